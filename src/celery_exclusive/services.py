@@ -225,6 +225,10 @@ class PublishingStore:
             self._services.courier.follow_up(reply)
         return reply
 
+    def holder(self, key: str) -> str:
+        holder: str = cast("Any", self._store).holder(key)  # found sooner here than by `__getattr__`
+        return holder
+
     def reap(self, limit: int = 100, every: int = 0, *, recovers_until: int = NEVER) -> Reply:
         """Reap without waiting for the courier: a sweep of many keys can `wait` for it."""
         reply = self._store.reap(limit, every, recovers_until=recovers_until)

@@ -25,7 +25,7 @@ from celery_exclusive.core.records import SECOND
 from celery_exclusive.errors import StoreUnavailable
 from celery_exclusive.stores.base import Reply, open_store
 from celery_exclusive.stores.redis.store import RedisStore
-from tests.servers import RedisServer
+from tests.servers import RedisServer, wait_until
 from tests.store.operations import LIFE, give, take
 
 StartRedis = Callable[..., RedisServer]
@@ -362,3 +362,48 @@ def test_a_user_without_rights_gets_an_error_that_names_them(start_redis: StartR
     allowed = open_store(f"redis://:pass%3Aword%2F@{url}")
     assert isinstance(allowed.apply("key", take("a")).answer, Granted)
     allowed.close()
+
+
+@pytest.mark.proves("refused at once")
+def test_the_holder_of_a_key_is_the_owner_that_a_refusal_names(store: RedisStore, redis: Any) -> None:
+    now = 1_000 * SECOND
+    store.clock = lambda: now
+    store.apply("other", AcquireAlone("warm up", "token", LIFE))  # which leaves an idle connection
+    for number in range(20):  # long ids are stored without an order
+        key, id = f"key {number}", f"{'i' * 80 * (number % 2)}{number}/1"
+        assert store.holder(key) == ""
+        store.apply(key, AcquireAlone(id, "token", LIFE, phase="queued"))
+        refused = store.apply(key, AcquireAlone("another", "another", LIFE)).answer
+        assert isinstance(refused, Held)
+        assert store.holder(key) == refused.by[0].id == id
+        now += LIFE - 1
+        assert store.holder(key) == id
+        now += 1
+        assert store.holder(key) == "", "its lease has expired, and the store still has it"
+        assert redis.exists(f"cx2:{{0}}:l:{key}")
+
+
+@pytest.mark.proves("refused at once")
+def test_the_holder_of_a_key_lives_by_the_clock_of_the_server(store: RedisStore, redis: Any) -> None:
+    store.apply("key", AcquireAlone("first", "token", SECOND // 5))
+    assert store.holder("key") == "first"
+    wait_until(lambda: not store.inspect("key").holders, "the end of the lease", 60)
+    assert store.holder("key") == ""
+    assert redis.exists("cx2:{0}:l:key"), "the store forgets it a second later"
+
+
+@pytest.mark.proves("refused at once")
+def test_the_holder_of_a_key_that_takes_a_script_to_tell_is_none(store: RedisStore, redis: Any) -> None:
+    store.apply("key", take("a", limit=2))
+    assert store.holder("key") == "a"
+    store.apply("key", take("b", limit=2))
+    assert store.holder("key") == ""
+    for value in ("", "soon 1 0 running token", "1"):
+        redis.delete("cx2:{0}:l:damaged")
+        redis.hset("cx2:{0}:l:damaged", mapping={"": "1 1 9 9 0 0 0", "id": value})
+        assert store.holder("damaged") == ""
+    redis.set("cx2:{0}:l:text", "of another program")
+    assert store.holder("text") == ""
+    assert store.holder("key") == ""
+    store.close()
+    assert store.holder("key") == "", "there is no idle connection"

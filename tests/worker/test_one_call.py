@@ -8,6 +8,7 @@ from __future__ import annotations
 import copy
 import json
 import os
+import re
 import signal
 import sys
 import time
@@ -17,6 +18,7 @@ from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, suppress
 from dataclasses import replace
+from datetime import datetime, timezone
 from functools import wraps
 from types import MethodType
 from typing import Any
@@ -24,15 +26,17 @@ from unittest.mock import Mock
 
 import pytest
 import redis
-from celery import Celery, _state, chain, chord, group
+from celery import Celery, _state, chain, chord, group, signature
 from celery.signals import after_task_publish, before_task_publish, task_sent
 from kombu import Exchange, Producer, Queue
 from kombu.transport.redis import Channel
 
-from celery_exclusive import DuplicateTask, Exclusive, StoreUnavailable, Unique, install
+from celery_exclusive import DuplicateTask, Exclusive, OptionError, StoreUnavailable, Unique, install
+from celery_exclusive.core.claim import Claim
 from celery_exclusive.core.operations import Acquire
 from celery_exclusive.publishing import asking
 from celery_exclusive.publishing.publisher import PUBLISHER
+from celery_exclusive.run import Run, UniqueLease, within
 from celery_exclusive.stores.redis.store import RedisStore
 from tests.proxy import Proxy
 from tests.servers import RedisServer
@@ -215,8 +219,11 @@ def test_a_publish_is_one_command_and_a_duplicate_is_none_more_and_is_not_sent(
 
     assert sent("a") == Counter(evalsha=1, lpush=1)  # the push is one of the script
     assert sent("a") == Counter(evalsha=1)  # made, and not sent
-    assert sent("a") == Counter(evalsha=1)  # only looked at
-    assert sent("b") == Counter(evalsha=2, lpush=1)  # looked at, and sent
+    assert sent("a") == Counter()  # only looked at, without a script
+    with redis_server.client() as client:
+        stats = client.info("commandstats")
+        assert [stats[f"cmdstat_{name}"]["calls"] for name in ("time", "hgetall")] == [1, 1]
+    assert sent("b") == Counter(evalsha=1, lpush=1)  # looked at, and sent
     assert sent("c") == Counter(evalsha=1, lpush=1)
     assert messages(redis_server) == 4
 
@@ -236,6 +243,193 @@ def test_a_duplicate_gets_the_handle_of_the_task_that_holds_the_key_or_an_error(
         load(app).apply_async(("a",), unique=Unique("url", on_conflict="raise"))
     assert messages(redis_server) == 1
     assert pushes == [True, True]  # the others were known by then
+
+
+@pytest.mark.promise(
+    "A call that follows a refused call of its task is refused, sent as a duplicate, or an error exactly as "
+    "any other call: with links, canvases, a retry, an own id, headers, options of the call, within runs, on "
+    "an expired lease and without an answer of the store. If it is refused, its message is not made, and the "
+    "store runs no script",
+    name="refused at once",
+    broke="refused before: an own id, a retry, members of canvases, a call within its own run, at the end of "
+    "a run, with results by rpc, with a receiver, that may go without its key, with a wrong argument of the "
+    "other option; an expired lease counted; a silent store asked again",
+    figure="[speed](speed.md)",
+)
+@pytest.mark.parametrize(
+    "options",
+    [
+        {},
+        {"countdown": 50},
+        {"eta": datetime(2100, 1, 1, tzinfo=timezone.utc), "expires": 90},
+        {"task_id": "by hand"},
+        {"task_id": "first"},
+        {"retries": 1},
+        {"link": signature("feeds.load", ("linked",))},
+        {"link_error": signature("feeds.load", ("linked",))},
+        {"chain": [signature("feeds.load", ("next",))]},
+        {"group_id": "group"},
+        {"chord": signature("feeds.load", ("body",))},
+        {"reply_to": "somewhere"},
+        {"parent_id": "parent"},
+        {"headers": {"own": 1}},
+        {"headers": {"celery_beat_task": True}, "unique": Unique("url", on_conflict="raise")},
+        {"headers": {"exclusive": {"v": 1, "id": "earlier"}}},
+        {"headers": {"exclusive": {"v": 1, "id": "earlier"}}, "retries": 1},
+        {"unique": None},
+        {"unique": Unique("url", on_conflict="raise")},
+        {"unique": Unique("url", on_store_error="allow")},
+        {"unique": Unique()},
+        {"exclusive": Exclusive(key=lambda url: url + 1)},
+        {"exclusive": Exclusive("url", order="published")},
+        {"args": ()},
+        {"args": (Exception,)},
+        {"uniqe": None},
+    ],
+    ids=lambda options: str(options)[:60],
+)
+def test_a_call_that_follows_a_refused_one_is_decided_about_as_any_other(
+    make_app: Any, redis_url: str, redis_server: RedisServer, options: dict[str, Any]
+) -> None:
+    app = make_app(redis_url)
+    load(app).apply_async(("a",), task_id="first")
+    publisher = getattr(app, PUBLISHER)
+
+    def publish() -> tuple[Any, ...]:
+        before = {name: len(sent) for name, sent in lists(redis_server).items()}
+        called = dict(options)
+        try:
+            result = load(app).apply_async(called.pop("args", ("a",)), **called)
+            outcome: Any = (result.outcome, result.existing_id, result.key, type(result))
+        except (DuplicateTask, OptionError, TypeError) as error:
+            outcome = (type(error), re.sub("0x[0-9a-f]+", "", str(error)))
+        added = {name: sent[: len(sent) - before.get(name, 0)] for name, sent in lists(redis_server).items()}
+        headers = [json.loads(each)["headers"]["exclusive"] for sent in added.values() for each in sent]
+        return outcome, [{**header, "id": ""} for header in headers]
+
+    publisher.refused_lately.clear()
+    as_any_other = publish()
+    for _ in range(2):
+        load(app).delay("a")
+        assert publisher.refused_lately == {"feeds.load"}
+        assert publish() == as_any_other
+
+
+@pytest.mark.proves("refused at once")
+@pytest.mark.parametrize("is_over", [False, True])
+@pytest.mark.parametrize("holds_it", [False, True])
+def test_a_call_of_a_run_that_follows_a_refused_one_is_decided_about_as_any_other(
+    make_app: Any, redis_url: str, redis_server: RedisServer, is_over: bool, holds_it: bool
+) -> None:
+    app = make_app(redis_url)
+    first = load(app).delay("a")
+    publisher = getattr(app, PUBLISHER)
+
+    def publish() -> tuple[Any, ...]:
+        run = Run(first.id, body_begun=True, body_over=is_over)
+        if holds_it:
+            run.unique = UniqueLease(
+                Claim(str(first.key), f"{first.id}/1", "token", 1), "finished", may_hold=True
+            )
+        before = messages(redis_server)
+        with within(run):
+            try:
+                result = load(app).delay("a")
+                return result.outcome, result.existing_id, messages(redis_server) - before
+            except DuplicateTask as error:
+                return str(error), error.existing_id, messages(redis_server) - before
+
+    publisher.refused_lately.clear()
+    as_any_other = publish()
+    load(app).delay("a")
+    assert publisher.refused_lately == {"feeds.load"}
+    assert publish() == as_any_other
+
+
+@pytest.mark.proves("refused at once")
+def test_a_refused_call_on_a_dropped_connection_is_refused_again(
+    make_app: Any, redis_url: str, redis_server: RedisServer
+) -> None:
+    app = make_app(redis_url)
+    first = load(app).delay("a")
+    for _ in range(2):
+        load(app).delay("a")
+        with redis_server.client() as client:
+            client.client_kill_filter(_type="normal", skipme=True)
+        assert load(app).delay("a").id == first.id
+    assert messages(redis_server) == 1
+
+
+@pytest.mark.proves("refused at once")
+def test_a_call_that_follows_a_refused_one_waits_once_for_a_silent_store(
+    make_app: Any, redis_url: str, redis_server: RedisServer, proxy: Proxy
+) -> None:
+    app = far_app(make_app, redis_url, proxy)
+    load(app).delay("a")
+    load(app).delay("a")
+    proxy.withhold(b"HGETALL")
+    with pytest.raises(StoreUnavailable, match="does not answer"):
+        load(app).delay("a")
+    assert len(proxy.met) == 1
+    assert messages(redis_server) == 1
+
+
+@pytest.mark.proves("refused at once")
+def test_a_call_that_follows_a_refused_one_may_go_without_its_key_while_the_store_is_away(
+    make_app: Any, redis_url: str, redis_server: RedisServer, proxy: Proxy
+) -> None:
+    app = far_app(make_app, redis_url, proxy)
+    load(app).delay("a")
+    load(app).delay("a")
+    proxy.drop(replies=True)
+    option = Unique("url", on_store_error="allow")
+    assert load(app).apply_async(("a",), unique=option).outcome == "published"
+    assert messages(redis_server) == 2
+
+
+@pytest.mark.proves("refused at once")
+def test_a_call_whose_arguments_do_not_fit_is_left_to_the_worker_also_after_a_refused_one(
+    make_app: Any, redis_url: str, redis_server: RedisServer
+) -> None:
+    app = make_app(redis_url)
+    load(app).delay("a")
+    load(app).delay("a")
+    assert app.send_task("feeds.load", ("a", "and more")).outcome == "published"
+    assert app.send_task("feeds.load", ("a",)).outcome == "skipped"
+    assert messages(redis_server) == 2
+
+
+@pytest.mark.proves("refused at once")
+def test_a_receiver_adds_a_part_of_the_key_also_after_a_refused_call(
+    make_app: Any, redis_url: str, redis_server: RedisServer
+) -> None:
+    app = make_app(redis_url, exclusive_key_headers=["tenant"])
+    load(app).delay("a")
+    load(app).delay("a")
+
+    @before_task_publish.connect
+    def add(headers: dict[str, Any], **_: Any) -> None:
+        headers["tenant"] = "acme"
+
+    try:
+        assert load(app).delay("a").outcome == "published"
+    finally:
+        before_task_publish.disconnect(add)
+    assert load(app).delay("a").outcome == "skipped"
+    assert load(app).apply_async(("a",), headers={"tenant": "another"}).outcome == "published"
+    assert messages(redis_server) == 3
+
+
+@pytest.mark.proves("refused at once")
+def test_a_caller_that_waits_for_a_result_by_rpc_gets_it_also_after_a_refused_call(
+    make_app: Any, redis_url: str, redis_server: RedisServer
+) -> None:
+    app = make_app(redis_url, result_backend="rpc://")
+    load(app).delay("a")
+    load(app).apply_async(("a",), ignore_result=True)
+    assert getattr(app, PUBLISHER).refused_lately == {"feeds.load"}
+    load(app).delay("a")
+    assert messages(redis_server) == 2
 
 
 @pytest.mark.promise(

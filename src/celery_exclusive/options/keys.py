@@ -177,9 +177,10 @@ def bind(run: _Run, args: _Args, kwargs: _Kwargs) -> BoundArguments:
     args, kwargs = args or (), kwargs or {}
     if defaults is not None and len(args) <= len(by_place):  # most calls, in a fifth of the time
         given = dict(zip(by_place, args, strict=False))
-        is_clear = given.keys().isdisjoint(kwargs)
-        given.update(kwargs)
+        if kwargs:
+            given.update(kwargs)
         arguments = {**defaults, **given}
+        is_clear = len(given) == len(args) + len(kwargs)
         if is_clear and given.keys() >= required and len(arguments) == len(defaults):
             return BoundArguments(signature, arguments)
     bound = signature.bind(*args, **kwargs)

@@ -84,7 +84,7 @@ def as_sent(
     if _MERGES_BY_NAME and task is not None and "task_type" not in options:
         own = {option: value for option, value in own_options(task).items() if value is not None}
         options = {**own, **options, "task_type": task}
-    if not services.amqp.routes and _RARE.isdisjoint(options):
+    if not services.amqp.routes and options.keys().isdisjoint(_RARE):
         return options
     return _routed(services.amqp, name, args, kwargs, options)
 

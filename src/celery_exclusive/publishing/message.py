@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 _OF_CANVASES = ("chain", "group_id", "chord", "reply_to", "parent_id")
 """Options that Celery itself gives to the members of a canvas, and to callbacks. Plain calls have none."""
-_OF_MEMBERS = (*_OF_CANVASES, "link", "link_error")
+OF_MEMBERS = (*_OF_CANVASES, "link", "link_error")
 """Options by which a caller makes other code wait for the result of the call."""
 
 
@@ -81,7 +81,7 @@ class Message:
     @cached
     def origin(self) -> Origin:
         run, options = current_run.get(), self.options
-        is_awaited = any(map(options.get, _OF_MEMBERS)) or (
+        is_awaited = any(map(options.get, OF_MEMBERS)) or (
             self.services.has_rpc_results and self._waits_for_rpc
         )
         task_id = options.get("task_id")

@@ -18,6 +18,7 @@ from celery_exclusive.publishing.call_options import as_sent, pop_call_options
 from celery_exclusive.publishing.message import Message, NotSent, header_of
 from celery_exclusive.publishing.ordered import OrderedPublish
 from celery_exclusive.publishing.publisher import PUBLISHER
+from celery_exclusive.publishing.refusal import refused
 from celery_exclusive.publishing.unique_publish import UniquePublish
 from celery_exclusive.seams.celery_app import known_tasks
 
@@ -64,6 +65,8 @@ def _send_task(self: Any, name: str, args: Any = None, kwargs: Any = None, *rest
             _pop_header(services, name, options)
         return _with_outcome(task, send(**options))
     options = as_sent(services, task, name, args, kwargs, options)
+    if name in publisher.refused_lately and (result := refused(publisher, task, call, args, kwargs, options)):
+        return result
     id = options.get("task_id") or uuid()
     make = partial(Message, publisher, services, name, task, call, args or (), kwargs or {}, id)
     if before_task_publish.receivers and _has_late_keys(services, task, call):

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, cast
 
 from celery import Celery
 from celery.app.amqp import AMQP
-from celery.signals import beat_init, before_task_publish
+from celery.signals import before_task_publish
 from kombu import Producer
 from kombu.exceptions import OperationalError
 
@@ -27,7 +27,6 @@ from celery_exclusive.core.operations import (
     Answer,
     GiveUp,
     Granted,
-    Held,
     KeyOperation,
     Release,
 )
@@ -39,6 +38,7 @@ from celery_exclusive.options.amounts import LONGEST, microseconds, no_longer_th
 from celery_exclusive.publishing.asking import AskingPublish
 from celery_exclusive.publishing.message import NotSent
 from celery_exclusive.publishing.ordered import OrderedPublish
+from celery_exclusive.publishing.refusal import existing_result, result_of
 from celery_exclusive.run import current_run, enclosing_tasks
 from celery_exclusive.seams.kombu_message import are_wrapped, is_in_batch, is_of_pool
 from celery_exclusive.system.cached import cached
@@ -49,7 +49,6 @@ if TYPE_CHECKING:
     from celery_exclusive.seams.kombu_message import Captured
 
 _GRANTED = Sending(may_hold=True)
-_process = {"is_celery_beat": False}
 
 
 class UniquePublish(AskingPublish):
@@ -133,7 +132,7 @@ class UniquePublish(AskingPublish):
         if sending.kind in ("skip", "error"):
             return None
         if sending.kind == "sent":
-            return self._result_of(self.message.id)
+            return result_of(self.services, self.options, self.message.id)
         if self.ordered and sending.kind == "send":
             return OrderedPublish(self.message, self.header, self.ordered).send()
         return self.message.send(self.header)
@@ -142,9 +141,6 @@ class UniquePublish(AskingPublish):
         """Let Celery make the message, and acquire the key when kombu would send it."""
         refused_lately = self.message.publisher.refused_lately
         try:
-            holders = self.task.name in refused_lately and self.store.inspect(self.key).holders
-            if holders:  # this costs less than a message that is made and not sent
-                return self._send(self._acquire(lambda _: Held(holders)))
             self.begin(self.operation)
         except StoreError as error:
             return self._send(self._without_key(error))
@@ -215,18 +211,7 @@ class UniquePublish(AskingPublish):
                 key,
                 existing_id,
             )
-        is_beats = _process["is_celery_beat"] or (self.options.get("headers") or {}).get("celery_beat_task")
-        if self.option and self.option.on_conflict == "raise" and not is_beats:
-            raise DuplicateTask(
-                f"task {name} was not published: unique key {key} is held by {existing_id}", key, existing_id
-            )
-        notices.not_sent(name, key, existing_id)
-        result = self._result_of(existing_id)
-        result.outcome, result.existing_id, result.key = "skipped", existing_id, key
-        return result
-
-    def _result_of(self, task_id: str) -> Any:
-        return (self.options.get("result_cls") or self.services.app.AsyncResult)(task_id)
+        return existing_result(self.services, self.task, self.option, self.options, key, existing_id)
 
     def undoing(self) -> tuple[list[KeyOperation], list[KeyOperation]]:
         """Release the key, or return an inherited key to its run, which continues with an error.
@@ -249,12 +234,6 @@ class UniquePublish(AskingPublish):
 
     def note_undone(self, answer: Answer) -> None:
         self._note_heir(is_handed_over=not isinstance(answer, Granted))
-
-
-@beat_init.connect
-def _note_celery_beat(**_: Any) -> None:
-    """Note that this process is Celery's beat, which only logs errors: a duplicate is no error there."""
-    _process["is_celery_beat"] = True
 
 
 def _may_be_made_before(message: Message) -> bool:

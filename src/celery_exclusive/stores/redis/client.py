@@ -108,6 +108,27 @@ class Client:
             raise
         return connection
 
+    def ask_at_once(self, commands: bytes, count: int) -> list[Any]:
+        """Send packed commands on an idle connection, and return their answers, which may be errors.
+
+        An empty list: there is no connection that works, so the caller has to use another method.
+        """
+        connection = self._idle.pop()
+        if connection is None:
+            return []
+        try:
+            connection.send(commands)
+            answers = connection.read_all(count)
+        except BaseException as error:
+            connection.disconnect()
+            if isinstance(error, (exceptions.TimeoutError, TimeoutError)):
+                self.explain(error)  # another method would wait as long once more
+            if isinstance(error, (exceptions.RedisError, OSError)):
+                return []
+            raise
+        self._idle.append(connection)
+        return answers
+
     def run(
         self,
         script: Script,

@@ -17,7 +17,7 @@ from celery_exclusive.core.operations import (
     Parked,
     Renew,
 )
-from celery_exclusive.core.records import NEVER
+from celery_exclusive.core.records import NEVER, SECOND
 from celery_exclusive.errors import OptionError, StoreUnavailable, UnreadableKey
 from celery_exclusive.stores.base import Capabilities, Reply, Snapshot, as_repeated, older_version
 from celery_exclusive.stores.redis import address, protocol, scripts
@@ -42,6 +42,7 @@ _RENEW = scripts.load("renew.lua", arguments="now key id token ttl", reply="foun
 _NAMESPACE = scripts.load("namespace.lua", arguments="broker life adopts", reply="owner")
 _INSPECT = scripts.load("inspect.lua", arguments="now key", reply="seen")
 
+_TIME = protocol.pack(("TIME",))
 _LEASES_PER_CALL = 500
 _PLACES_PER_CALL = 1000
 _NAMES_AT_START = 10_000
@@ -195,6 +196,24 @@ class RedisStore:
     def has_line(self) -> bool:
         """Whether a message is stored here."""
         return bool(self._client.ask("ZCARD", f"{self._base}due"))
+
+    def holder(self, key: str) -> str:
+        """Return the id of the only holder of a key; "" without one, and where it takes a script to tell.
+
+        To run a script costs the server more than these two commands. The time is the older of the two, so an
+        expired lease never counts as one that lives.
+        """
+        if not isinstance(self._client, Client):
+            return ""
+        command = protocol.pack(("HGETALL", f"{self._base}l:{key}"))
+        time, fields = self._client.ask_at_once(_TIME + command, 2) or ([], [])
+        if not (isinstance(fields, list) and isinstance(time, list) and len(fields) == 4):
+            return ""
+        id, lease = fields[:2] if fields[0] else fields[2:]
+        now, expiry = self.clock(), lease.partition(b" ")[0]
+        if now == "":
+            now = int(time[0]) * SECOND + int(time[1])
+        return to_text(id) if expiry.isdigit() and int(expiry) > int(now) else ""
 
     def inspect(self, key: str) -> Snapshot:
         (snapshot,) = self.inspect_all([key])

@@ -1,0 +1,84 @@
+"""Refuses a call before its message is begun, and returns the handle of the task that holds the key."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from celery.signals import beat_init, before_task_publish
+
+from celery_exclusive import notices
+from celery_exclusive.core.claim import task_id
+from celery_exclusive.errors import DuplicateTask, OptionError
+from celery_exclusive.options.keys import key_of
+from celery_exclusive.publishing.message import OF_MEMBERS
+from celery_exclusive.run import current_run, enclosing_tasks
+
+if TYPE_CHECKING:
+    from celery_exclusive.options.declared import Unique
+    from celery_exclusive.publishing.call_options import CallOptions
+    from celery_exclusive.publishing.publisher import Publisher
+    from celery_exclusive.services import Services
+
+_SENT_IN_ANY_CASE = (*OF_MEMBERS, "task_id", "retries")
+"""Options of calls that may have to be sent with any holder of their key, see `core.publishing`."""
+_process = {"is_celery_beat": False}
+
+
+def refused(
+    publisher: Publisher, task: Any, call: CallOptions, args: Any, kwargs: Any, options: dict[str, Any]
+) -> Any:
+    """Return the handle of the task that holds the key of a call. None: the call is published as usual.
+
+    This is for a task whose last call was refused: to read the holder of a key costs less than a message that
+    is made and not sent. A call that may be more than a plain duplicate is published as usual.
+
+    Raises:
+        DuplicateTask: another task holds the key, and the option says "raise".
+        StoreUnavailable: the store does not answer.
+    """
+    services, option, run = publisher.services, call.unique, current_run.get()
+    if option is None or (run and run.body_over) or any(map(options.get, _SENT_IN_ANY_CASE)):
+        return None
+    if before_task_publish.receivers or services.has_rpc_results or services.allows_without(option):
+        return None
+    key = ""
+    try:
+        for each in (call.exclusive, option):  # what is wrong with a duplicate is its error, too
+            if each:
+                of_message = options.get("headers"), services.key_headers
+                key = key_of(task.name, task.run, each, args, kwargs, *of_message)
+    except (TypeError, OptionError):
+        return None
+    store: Any = services.store
+    existing_id = task_id(store.holder(key))
+    if not existing_id or (run and existing_id in enclosing_tasks(key)):
+        return None
+    return existing_result(services, task, option, options, key, existing_id)
+
+
+def existing_result(
+    services: Services, task: Any, option: Unique | None, options: dict[str, Any], key: str, existing_id: str
+) -> Any:
+    """Return the handle of the task that holds the key, for a call that is not sent."""
+    if option and option.on_conflict == "raise" and not _is_beats(options):
+        text = f"task {task.name} was not published: unique key {key} is held by {existing_id}"
+        raise DuplicateTask(text, key, existing_id)
+    notices.not_sent(task.name, key, existing_id)
+    result = result_of(services, options, existing_id)
+    result.outcome, result.existing_id, result.key = "skipped", existing_id, key
+    return result
+
+
+def _is_beats(options: dict[str, Any]) -> bool:
+    """Whether the publisher is beat, which only logs errors: a duplicate is no error there."""
+    return _process["is_celery_beat"] or bool((options.get("headers") or {}).get("celery_beat_task"))
+
+
+def result_of(services: Services, options: dict[str, Any], task_id: str) -> Any:
+    return (options.get("result_cls") or services.app.AsyncResult)(task_id)
+
+
+@beat_init.connect
+def _note_celery_beat(**_: Any) -> None:
+    """Note that this process is Celery's beat."""
+    _process["is_celery_beat"] = True
