@@ -50,6 +50,11 @@ def continues_without_place(task: str, id: str, lock: str, error: Exception) -> 
     logger.error(text, task, id, lock, error)
 
 
+def lock_not_left(task: str, id: str, lock: str, error: Exception) -> None:
+    text = "Task %s[%s] could not leave lock %s to its retry, which waits for its turn: %s"
+    logger.error(text, task, id, lock, error)
+
+
 def rescheduled(task: str, id: str, lock: str, by: Sequence[Owner], others: int, pause: float) -> None:
     logger.info("Task %s[%s] rescheduled in %.1f s: lock %s %s", task, id, pause, lock, held(by, others))
 

@@ -45,6 +45,9 @@ class Run:
     * `outer`: the run whose body called `apply()`. `unique`: the unique lease that the end of the body
       releases.
     * `end`: the budget of store calls between the end of the body and its report.
+    * `leave_lock`: with `keep_on_retry`, leaves the lease of its lock to the retry with this claim id, which
+      holds it for this time in microseconds while it is queued. It returns whether the retry may hold the
+      lease. `has_retried`: that retry was published.
     """
 
     task_id: str
@@ -58,6 +61,8 @@ class Run:
     body_begun: bool = False
     body_over: bool = False
     end: Budget = field(default_factory=Budget)
+    leave_lock: Callable[[str, int], bool] | None = None
+    has_retried: bool = False
 
     def replace_body(
         self, task: str, outcome: Outcome, exclusive: Exclusive | None, unique: Unique | None

@@ -23,11 +23,16 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class LockHolder:
-    """A holder: its task id, the seconds since it began, and the seconds left of its lease."""
+    """A holder: its task id, the seconds since it began, and the seconds left of its lease.
+
+    `is_queued`: its body does not run. It is a retry that keeps the lock (`keep_on_retry`), or a unique task
+    that has not begun.
+    """
 
     task_id: str
     age: float
     remaining: float
+    is_queued: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,15 +83,16 @@ class LockState:
     @property
     def is_running(self) -> bool:
         """Whether the task is being executed right now."""
-        return bool(self.holders)
+        return any(not holder.is_queued for holder in self.holders)
 
     @property
     def is_queued(self) -> bool:
-        """Whether a task waits in line, or a message with this unique key waits for a worker.
+        """Whether a task waits in line, or a message with this unique key, or lock, waits for a worker.
 
         Messages without a unique key that wait in a queue are unknown.
         """
-        return self.waiting > 0 or self.is_unique_holder_queued
+        is_retry_queued = any(holder.is_queued for holder in self.holders)
+        return self.waiting > 0 or self.is_unique_holder_queued or is_retry_queued
 
     def __repr__(self) -> str:
         key, *others = (field.name for field in fields(self))
@@ -259,5 +265,8 @@ def _keys(
 
 def _holders(owners: Iterable[Owner]) -> tuple[LockHolder, ...]:
     return tuple(
-        LockHolder(task_id(owner.id), owner.age / SECOND, owner.remaining / SECOND) for owner in owners
+        LockHolder(
+            *(task_id(owner.id), owner.age / SECOND, owner.remaining / SECOND, owner.phase in NOT_BEGUN)
+        )
+        for owner in owners
     )

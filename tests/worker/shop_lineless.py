@@ -38,6 +38,15 @@ def later(self: Task, key: str, tag: str = "", hold: bool = False) -> str:
     return tag
 
 
+@task(exclusive=Exclusive("key", on_conflict="reschedule", keep_on_retry=True))
+def kept(self: Task, key: str, tag: str = "", hold: bool = False) -> str:
+    """Its first attempt is retried."""
+    act(self, key, tag, hold=hold)
+    if not self.request.retries:
+        raise self.retry(countdown=3)
+    return tag
+
+
 @task(unique=Unique("key"))
 def once(self: Task, key: str, tag: str = "", hold: bool = False) -> str:
     act(self, key, tag, hold=hold)

@@ -122,7 +122,12 @@ def _acquire_lock(delivery: Delivery, claim: Claim, policy: Policy) -> Plan[Outc
     lock is held.
     """
     acquire = delivery.acquire(claim, at_once=True)
+    queued_id = publish_claim_id(delivery.id)
+    if delivery.keeps_lock and queued_id != delivery.id:
+        acquire = replace(acquire, takes_over=(queued_id, "again"))
     answer = yield from _ask(delivery, claim.key, acquire)
+    if delivery.keeps_lock and isinstance(answer, Held) and _is_held_for(queued_id, answer.by):
+        return Outcome("reschedule", claim.key, answer.by, first_task_id(answer.by), others=answer.others)
     has_to_wait = isinstance(answer, Held) and _has_to_wait(delivery, policy, answer.by)
     waits = has_to_wait or policy.on_conflict == "wait"
     if isinstance(answer, Held) and waits and delivery.can_be_parked:
@@ -141,6 +146,11 @@ def _acquire_lock(delivery: Delivery, claim: Claim, policy: Policy) -> Plan[Outc
         kind = ON_CONFLICT["wait" if has_to_wait else policy.on_conflict]
         return Outcome(kind, claim.key, answer.by, first_task_id(answer.by), others=answer.others)
     return Outcome("drop", claim.key)
+
+
+def _is_held_for(id: str, by: tuple[Owner, ...]) -> bool:
+    """Whether the run before this retry has not ended, and holds the lock under the id of the retry."""
+    return any(owner.id == id and owner.phase == "running" for owner in by)
 
 
 def _ask(delivery: Delivery, key: str, acquire: Acquire) -> Plan[Answer]:
@@ -244,8 +254,9 @@ def _release_dead_run(unique: UniqueClaim, lock: Claim) -> Plan[None]:
         return
     if locked.others or lock.id in [owner.id for owner in locked.by]:
         return
+    living = [owner.token for owner in locked.by]  # one that leaves its lock to its retry has it under that id
     for run in runs.by:
-        if run.id == unique.claim.id:
+        if run.id == unique.claim.id and run.token not in living:
             dead = replace(unique, claim=replace(unique.claim, token=run.token))
             yield Ask(key, dead.requeue(), may_fail=True)
 

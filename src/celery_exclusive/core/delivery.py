@@ -42,6 +42,7 @@ class Delivery(Claims):
     * `published_by`: the task whose end has published the message; its own, if its own body has.
     * `follows`: the id of the run that has handed its unique key over to this message, its retry or
       replacement.
+    * `keeps_lock`: its run may have left the lease of the lock to this message, its retry.
     * `is_awaited`: other tasks wait for its end; it is a member of a canvas.
     * `expires_in`: the time after which the message expires if it waits in line.
     * `deaths`: the number of its runs whose workers died, and that were recovered.
@@ -58,6 +59,7 @@ class Delivery(Claims):
     is_fanout: bool = False
     published_by: str | None = None
     follows: str | None = None
+    keeps_lock: bool = False
     is_awaited: bool = False
     expires_in: int | None = None
     deaths: int = 0

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 from celery_exclusive.core.claim import Claim
 from celery_exclusive.core.delivery import Claims, Delivery
-from celery_exclusive.core.operations import Answer, Ending, Full, Held, Release, Requeue, Stale
+from celery_exclusive.core.operations import Answer, Ending, Full, Held, Release, Remove, Requeue, Stale
 
 
 def body_ended(delivery: Claims, *, will_be_redelivered: bool) -> Release | Requeue | None:
@@ -23,15 +23,18 @@ def body_ended(delivery: Claims, *, will_be_redelivered: bool) -> Release | Requ
 
 def run_ended(
     delivery: Claims, *, done: bool, will_be_redelivered: bool
-) -> Iterator[tuple[str, Release | Requeue]]:
+) -> Iterator[tuple[str, Release | Requeue | Remove]]:
     """Release all keys of a delivery that has ended.
 
     `done`: the message is over, and its result is stored. A message that will be redelivered keeps its unique
-    key.
+    key. A run that holds its lock under the id of its retry, see `heir`, ends neither that id nor its copies.
     """
     ending: Ending = "done" if done else "open"
-    if delivery.exclusive:
-        yield delivery.exclusive.key, delivery.exclusive.release(ending)
+    if lock := delivery.exclusive:
+        is_of_retry = lock.id != delivery.id
+        yield lock.key, lock.release("open" if is_of_retry else ending)
+        if is_of_retry and done:
+            yield lock.key, Remove(delivery.id, "superseded")
     unique = delivery.unique
     if not unique or unique.ends_by_clock:
         return

@@ -110,7 +110,8 @@ class Requeue:
     """Leave the lease of a run that has ended to its message, which is delivered again.
 
     The id holds the lease for `ttl`, in the phase "again". If the store has a copy of the message, the copy
-    joins the line, and the lease is released.
+    joins the line, and the lease is released. It is also released if the message is over, as a tombstone
+    shows.
     """
 
     id: str

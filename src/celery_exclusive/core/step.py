@@ -165,7 +165,7 @@ class _Step(CallSteps):
         lease = self.holders.get(op.id)
         if not lease or not lease.belongs_to(op.token):
             return Applied(False)
-        if op.id not in self.entries:
+        if op.id not in self.entries and self.tombstone in (None, BEGUN):
             self._renew_lease(replace(lease, phase="again"), op.ttl)
             return Applied(True)
         self.end_run(op.id)

@@ -102,6 +102,10 @@ class Lease:
         """Mark the lease as released or lost, so that it is not restored from now on."""
         self.is_over = True
 
+    def pass_to(self, claim: Claim) -> None:
+        """Continue under another claim to the same key, to which the store has passed the lease."""
+        self._claim = claim
+
     def renewed(self, asked: float, *, anew: bool = False) -> None:
         """Note that the lease was valid at the time of the request, or was granted anew then."""
         self._certain_until = asked + self.ttl

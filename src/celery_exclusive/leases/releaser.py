@@ -16,7 +16,7 @@ from celery.signals import worker_process_shutdown
 from celery_exclusive import notices
 from celery_exclusive.core.claim import PERIOD, publish_claim_id
 from celery_exclusive.core.endings import run_ended
-from celery_exclusive.core.operations import KeyOperation, Release
+from celery_exclusive.core.operations import KeyOperation, Release, Remove
 from celery_exclusive.errors import StoreUnavailable
 from celery_exclusive.leases.trouble import Trouble
 from celery_exclusive.messages.header import Header
@@ -74,10 +74,21 @@ class Releaser:
         self._thread: Thread | None = None
 
     def add_message(self, id: str, header: Header) -> None:
-        """Release the unique lease of this task's message, unless a delivery of it runs elsewhere."""
+        """Release the leases of this task's message, unless a delivery of it runs elsewhere."""
+        self.add_retry(id, header)
         if header.unique and header.unique[1] != PERIOD:
             claim = publish_claim_id(header.claim_id(id))
             self.add((header.unique[0], Release(claim, header.id, ending="open")))
+
+    def add_retry(self, id: str, header: Header, *, done: bool = False) -> None:
+        """Release the lock that a run has left to this message, its retry, if the retry has not begun.
+
+        `done`: the retry has ended. If its run has not ended, the run releases the lock then.
+        """
+        if header.keeps_lock and header.exclusive:
+            key, claim = header.exclusive, publish_claim_id(header.claim_id(id))
+            over = [(key, Remove(claim, ending="superseded"))] if done else []
+            self.add(*over, (key, Release(claim, "", ending="open")))
 
     def add_run(
         self, claims: Claims, *, done: bool = False, redelivered: bool, dying: int | None = None

@@ -47,6 +47,7 @@ class Header:
       has published it.
     * `follows`: the publish id, with its queue, of the run whose unique lease this retry or replacement
       inherits.
+    * `keeps_lock`: the message is the retry of a run that leaves it the lease of its lock.
     * `store`: the epoch of the store that the publisher uses. None: the publisher does not know it.
     * `redelivered`: the broker had delivered the message before it was parked.
     * `deaths`: the number of its runs whose workers died, and that the store has recovered.
@@ -69,6 +70,7 @@ class Header:
     offered: str | None = None
     published_by: str | None = None
     follows: str | None = None
+    keeps_lock: bool = False
     store: str | None = None
     redelivered: bool = False
     deaths: int = 0
@@ -107,6 +109,7 @@ class Header:
             rejections=rejections,
             route=None,
             auto_delete=False,
+            keeps_lock=False,
         )
 
     def claim_id(self, task_id: str) -> str:
@@ -188,7 +191,7 @@ _CHECKS: dict[str, Callable[[object], bool]] = {
         and all(name in NAMES and isinstance(values, dict) for name, values in it.items())
     ),
     "route": lambda it: isinstance(it, _LISTS) and len(it) == 3 and all(map(_is_text, it)),
-    **dict.fromkeys(("redelivered", "masked", "auto_delete"), lambda it: isinstance(it, bool)),
+    **dict.fromkeys(("redelivered", "masked", "auto_delete", "keeps_lock"), lambda it: isinstance(it, bool)),
     **dict.fromkeys(
         ("tries", "deaths"),
         lambda it: isinstance(it, int) and not isinstance(it, bool) and 0 <= it <= _MOST_TRIES,

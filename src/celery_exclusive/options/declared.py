@@ -8,7 +8,7 @@ from typing import ClassVar, Literal, get_args
 from celery_exclusive.core.claim import FINISHED, PERIOD, UniqueUntil
 from celery_exclusive.errors import shown
 from celery_exclusive.options.amounts import A_COUNT, LONGEST, is_count, is_duration, seconds_from
-from celery_exclusive.options.option import ALL, Option, explain_wrong_arguments
+from celery_exclusive.options.option import ALL, Option, explain_wrong_arguments, is_switch
 
 OnConflict = Literal["wait", "skip", "raise", "reschedule"]
 OnFull = Literal["raise", "skip"]
@@ -68,6 +68,10 @@ class Exclusive(Option):
             a call for a busy key goes from its caller into the line, and to no worker before its turn; a
             call with an eta or a countdown joins the line when it is due. "any": a free slot is granted to
             the first task that asks, also before waiting tasks.
+        keep_on_retry: whether a run that ends with a retry (`self.retry`, `autoretry_for`) leaves its lease
+            to the retry, so that no other task runs between the attempts. The retry holds the lease during
+            its countdown and for `exclusive_queued_ttl` after that, all others wait as long. Default False:
+            the lease is released, and the retry waits for its turn. A retry with another key never gets it.
         skip_result: the result of a skipped run, any constant that JSON can express (None too).
             Default: `{"skipped": {"key": ..., "existing_id": ...}}`.
 
@@ -93,6 +97,7 @@ class Exclusive(Option):
     max_waiting: int | None = None
     on_full: OnFull = "raise"
     order: StartOrder = "arrived"
+    keep_on_retry: bool = False
 
     def refusal(self, task: str, key: str, held: str) -> str:
         """Return the text of the error of a run that fails because its lock is `held` by the owners named."""
@@ -122,6 +127,7 @@ class Exclusive(Option):
             get_args(StartOrder),
             "is none of 'arrived' (at the store), 'published' and 'any' (the first that asks)",
         )
+        self._require("keep_on_retry", is_switch, "True or False: whether a retry keeps the lease")
         self._check_line()
 
     def _check_line(self) -> None:

@@ -70,7 +70,7 @@ class Option:
             )
         self._check_key()
         self._require("ttl", is_duration, f"{seconds_from()}, or None for exclusive_ttl")
-        self._require("recover", _is_switch, "True or False, or None for exclusive_recover")
+        self._require("recover", is_switch, "True or False, or None for exclusive_recover")
         self._check_choice(
             "on_store_error",
             (None, *get_args(OnStoreError)),
@@ -200,7 +200,7 @@ class Option:
         return names
 
 
-def _is_switch(value: object) -> bool:
+def is_switch(value: object) -> bool:
     return isinstance(value, bool)
 
 

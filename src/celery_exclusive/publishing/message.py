@@ -9,9 +9,11 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from kombu import Producer
 
+from celery_exclusive.brokers import drops_expired
 from celery_exclusive.core.publishing import has_to_be_sent
 from celery_exclusive.errors import OptionError, shown
 from celery_exclusive.messages.header import HEADER, Header, rejections
+from celery_exclusive.options.amounts import LONGEST, microseconds, no_longer_than, seconds_until
 from celery_exclusive.options.keys import key_of
 from celery_exclusive.publishing.call_options import CallOptions
 from celery_exclusive.run import Run, current_run
@@ -115,6 +117,36 @@ class Message:
             option = self.services.exclusive(self.task, header.values)
         is_due_later = options.get("countdown") or options.get("eta")
         return option if option and option.order == "published" and not is_due_later else None
+
+    def queued_ttl(self, ttl: int) -> int:
+        """Return the ttl of the key of this message: `ttl` after its eta, but not beyond its expiry."""
+        options = self.options
+        eta, expires, delay = options.get("eta"), options.get("expires"), options.get("countdown") or 0
+        if expires is None and "expiration" in options and drops_expired(self.services.app.conf):
+            expires = options["expiration"]
+        if eta is None and expires is None and not delay:
+            return ttl
+        if eta is not None:
+            delay = seconds_until(eta)
+        ttl = min(ttl + microseconds(delay), microseconds(LONGEST))
+        if expires is None:
+            return ttl
+        is_relative = isinstance(expires, (int, float))
+        return no_longer_than(ttl, expires if is_relative else seconds_until(expires))
+
+    def inherit_lock(self, header: Header) -> Run | None:
+        """Inherit the lease of its lock from the run of which this is the retry, if the run leaves it.
+
+        Returns the run, if the message may have the lease from now on.
+        """
+        run = self.origin.run
+        leave_lock = run.leave_lock if run and self.origin.is_retry else None
+        if not (run and leave_lock and run.lease and run.lease.key == header.exclusive):
+            return None
+        header.keeps_lock = leave_lock(
+            header.claim_id(self.id), self.queued_ttl(self.services.queued_ttl(None))
+        )
+        return run if header.keeps_lock else None
 
     def send(self, header: Header, sender: Sender | None = None) -> Any:
         """Let Celery send the message with this header. Return its handle. None: `sender` has not sent it.

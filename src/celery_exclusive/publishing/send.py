@@ -82,10 +82,15 @@ def _send(make: Callable[..., Message], options: dict[str, Any], send_task: Call
     header = header_of(message)
     if header is None:
         return _with_outcome(message.task, send_task(**options))
-    ordered = message.order(header) if header.exclusive else None
+    run = message.inherit_lock(header) if header.exclusive and options.get("retries") else None
+    ordered = message.order(header) if header.exclusive and not run else None
     if header.unique:
-        return UniquePublish(message, header, ordered).send()
-    return OrderedPublish(message, header, ordered).send() if ordered else message.send(header)
+        result = UniquePublish(message, header, ordered).send()
+    else:
+        result = OrderedPublish(message, header, ordered).send() if ordered else message.send(header)
+    if run:
+        run.has_retried = True
+    return result
 
 
 def _pop_header(services: Services, task_name: str, options: dict[str, Any]) -> Header | None:

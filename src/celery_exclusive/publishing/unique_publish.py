@@ -20,7 +20,6 @@ from kombu import Producer
 from kombu.exceptions import OperationalError
 
 from celery_exclusive import notices
-from celery_exclusive.brokers import drops_expired
 from celery_exclusive.core.claim import PERIOD, Claim, publish_id
 from celery_exclusive.core.operations import (
     AcquireAlone,
@@ -34,7 +33,6 @@ from celery_exclusive.core.plan import run_plan
 from celery_exclusive.core.publishing import PHASES, Call, Kind, Sending, publish, unpublished
 from celery_exclusive.errors import DuplicateTask, StoreError
 from celery_exclusive.messages.header import Header
-from celery_exclusive.options.amounts import LONGEST, microseconds, no_longer_than, seconds_until
 from celery_exclusive.publishing.asking import AskingPublish
 from celery_exclusive.publishing.message import NotSent
 from celery_exclusive.publishing.ordered import OrderedPublish
@@ -76,20 +74,8 @@ class UniquePublish(AskingPublish):
         """What becomes of the message, once that is known."""
 
     def _queued_ttl(self) -> int:
-        """Return the ttl of a queued message's key: `queued_ttl` after its eta, but not beyond its expiry."""
-        ttl, options = self.services.queued_ttl(self.option), self.message.options
-        eta, expires, delay = options.get("eta"), options.get("expires"), options.get("countdown") or 0
-        if expires is None and "expiration" in options and drops_expired(self.services.app.conf):
-            expires = options["expiration"]
-        if self.until == PERIOD or (eta is None and expires is None and not delay):
-            return ttl
-        if eta is not None:
-            delay = seconds_until(eta)
-        ttl = min(ttl + microseconds(delay), microseconds(LONGEST))
-        if expires is None:
-            return ttl
-        is_relative = isinstance(expires, (int, float))
-        return no_longer_than(ttl, expires if is_relative else seconds_until(expires))
+        ttl = self.services.queued_ttl(self.option)
+        return ttl if self.until == PERIOD else self.message.queued_ttl(ttl)
 
     @cached
     def call(self) -> Call:

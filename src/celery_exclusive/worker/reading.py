@@ -170,6 +170,7 @@ def read(delivered: Delivered, task: Any, request: dict[str, Any], args: Any, kw
         is_fanout=noted.get("is_fanout", False),
         published_by=header.published_by,
         follows=f"{delivered.id}/{header.follows}" if header.follows else None,
+        keeps_lock=header.keeps_lock,
         is_awaited=any(map(request.get, _OF_MEMBERS)),
         header=header,
         content=content,

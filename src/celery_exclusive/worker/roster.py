@@ -14,6 +14,7 @@ import time
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from ctypes import Structure, c_bool, c_char, c_double, c_int64, c_uint32, sizeof
+from dataclasses import replace
 from pathlib import Path
 from zlib import crc32
 
@@ -53,6 +54,12 @@ class Slot:
     def hold(self, *claims: Claim) -> None:
         """Note that the run holds these leases, and no others: only they are restored from now on."""
         self.held = claims
+
+    def pass_lock(self, claim: Claim) -> None:
+        """Note that the run holds its lock under this claim from now on."""
+        others = (other for other in self.held if other != self.claims.exclusive)
+        self.claims = replace(self.claims, exclusive=claim)
+        self.hold(claim, *others)
 
 
 class Roster:
@@ -275,7 +282,8 @@ class _ChildSlot(Slot):
         said = _encode(
             (
                 *(of.id, of.token, of.acks_late),
-                lock and (lock.key, lock.ttl, lock.limit, lock in claims),
+                lock
+                and (lock.key, lock.ttl, lock.limit, lock in claims, lock.id if lock.id != of.id else ""),
                 unique
                 and (
                     *(unique.claim.key, unique.claim.ttl, unique.until, unique.queued_ttl),
@@ -303,8 +311,8 @@ def _load(said: bytes) -> tuple[Claims, tuple[Claim, ...]]:
     id, token, acks_late, of_lock, of_unique = json.loads(said)
     lock, unique, held = None, None, []
     if of_lock:
-        key, ttl, limit, is_held = of_lock
-        lock = Claim(key, id, token, ttl, limit)
+        key, ttl, limit, is_held, id_of_retry = of_lock
+        lock = Claim(key, id_of_retry or id, token, ttl, limit)
         held += [lock] * is_held
     if of_unique:
         key, ttl, until, queued_ttl, is_acquired, is_held = of_unique

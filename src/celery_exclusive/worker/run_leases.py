@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Any
@@ -10,11 +11,14 @@ from celery.utils.functional import noop
 
 from celery_exclusive import notices
 from celery_exclusive.core.endings import body_ended
-from celery_exclusive.core.operations import Applied, Release, Requeue
+from celery_exclusive.core.heir import Heir
+from celery_exclusive.core.operations import Applied, Granted, Release, Remove, Requeue
 from celery_exclusive.core.records import SECOND
+from celery_exclusive.errors import StoreError
 from celery_exclusive.leases.attempts import Attempts
 from celery_exclusive.leases.lease import Lease
 from celery_exclusive.run import UniqueLease
+from celery_exclusive.system.deadline import deadline
 from celery_exclusive.system.signals import undisturbed
 
 if TYPE_CHECKING:
@@ -30,7 +34,8 @@ if TYPE_CHECKING:
 class RunLeases:
     """Notes the leases that a run is granted, and releases them: its unique key when the body has ended.
 
-    `is_uncertain`: a request without an answer may have released the unique key.
+    `is_uncertain`: a request without an answer may have released the unique key. `heir`: the retry to which
+    the run leaves its lock. `is_inherited`: the run holds the lock under the id of the heir.
     """
 
     worker: WorkerContext
@@ -39,6 +44,8 @@ class RunLeases:
     task: str
     run: Run
     is_uncertain: bool = False
+    heir: Heir | None = None
+    is_inherited: bool = False
 
     def __post_init__(self) -> None:
         if unique := self.delivery.unique:
@@ -48,11 +55,13 @@ class RunLeases:
 
     def note_granted(self, outcome: Outcome, asked_at: float) -> None:
         """Note the leases that are held, for the body, for its end, and for the heartbeat."""
-        exclusive, unique = self.delivery.exclusive, self.run.unique
+        exclusive, unique, option = self.delivery.exclusive, self.run.unique, self.delivery.exclusive_option
         held: list[Claim] = []
         if exclusive and outcome.fence:
             held.append(exclusive)
             self.run.lease = self._lease(exclusive, outcome.fence, asked_at)
+            if option and option.keep_on_retry:
+                self.run.leave_lock = self.leave_lock
         if unique:
             unique.may_hold = outcome.may_hold_unique
             if outcome.may_hold_unique:
@@ -89,6 +98,35 @@ class RunLeases:
             elif will_be_redelivered:
                 self._log_if_lost(unique, answer)
 
+    def leave_lock(self, id: str, queued_ttl: int) -> bool:
+        """Leave the lock to a retry that is about to be published; return whether the retry may hold it.
+
+        The run holds the lease until its end, from now on under the id of the retry.
+        """
+        lock, lease, held = self.delivery.exclusive, self.run.lease, self.slot.held
+        if lock is None or lease is None or self.heir:
+            return False
+        self.heir = heir = Heir(lock, id, queued_ttl)
+        self.slot.hold(*[claim for claim in held if claim != lock])  # it would be restored beside the other
+        attempts, store = Attempts(2), self.worker.services.store
+        try:
+            with deadline(self.run.end.left):
+                answer = attempts.make(partial(store.apply, lock.key, heir.inherit())).answer
+        except StoreError as error:
+            notices.lock_not_left(self.task, self.run.task_id, lock.key, error)
+            answer = None
+        self.is_inherited = isinstance(answer, Granted)
+        if self.is_inherited:
+            self.slot.pass_lock(heir.claim)
+            lease.pass_to(heir.claim)
+        else:
+            self.slot.hold(*held)
+        if answer is not None and not self.is_inherited:  # the run has lost its lease
+            self.heir = None
+        if attempts.interruption:
+            raise attempts.interruption
+        return self.heir is not None
+
     def release(self, outcome: Outcome | None, *, done: bool) -> None:
         """Release the leases at the end of an execution. Never raises after successful work.
 
@@ -98,11 +136,15 @@ class RunLeases:
         try:
             self._release(outcome, done=done)
         finally:
-            if self.run.unique:  # else it would keep the run and its message until Python finds the cycle
+            # Else they would keep the run and its message until Python finds the cycle.
+            self.run.leave_lock = None
+            if self.run.unique:
                 self.run.unique.end = noop
 
     def _release(self, outcome: Outcome | None, *, done: bool) -> None:
         may_hold_lock = outcome is None or outcome.kind == "run" or outcome.has_lock
+        if outcome and outcome.kind in ("skip", "fail") and not may_hold_lock:  # its run may have left it one
+            self.worker.services.releaser.add_retry(self.run.task_id, self.delivery.header)
         try:
             interruption = self._release_lock(done=done) if may_hold_lock else None
         except Exception as error:  # noqa: BLE001 - the task has its result
@@ -127,21 +169,29 @@ class RunLeases:
         exclusive, services, relay = self.delivery.exclusive, self.worker.services, self.worker.relay
         if exclusive is None:
             return None
-        release = exclusive.release("done" if done else "open")
         store: Any = services.store
-        attempts = Attempts(2)
-        with self.run.end:
-            reply = attempts.make(partial(store.apply, exclusive.key, release, follows_up=relay is None))
-        interruption = attempts.interruption
-        if relay and (reply.wake or reply.aside):
-            try:
-                services.courier.follow_up(relay.hand_on(reply))
-            except BaseException as error:  # noqa: BLE001 - a signal's: it is raised when all is released
-                interruption = interruption or error
-        found = isinstance(reply.answer, Applied) and reply.answer.is_applied
+        attempts, found = Attempts(2), False
+        interruption: BaseException | None = None
+        for release in self._releases(exclusive, done=done):
+            with self.run.end:
+                reply = attempts.make(partial(store.apply, exclusive.key, release, follows_up=relay is None))
+            interruption = interruption or attempts.interruption
+            if relay and (reply.wake or reply.aside):
+                try:
+                    services.courier.follow_up(relay.hand_on(reply))
+                except BaseException as error:  # noqa: BLE001 - a signal's: it is raised when all is released
+                    interruption = interruption or error
+            found |= reply.answer == Applied(True)
         if self.run.lease and not (found or attempts.is_repeated or interruption):
             notices.lease_lost(services, self.task, self.run.task_id, exclusive.key)
         return interruption
+
+    def _releases(self, lock: Claim, *, done: bool) -> Iterable[Requeue | Release | Remove]:
+        """Return the requests that end the lease of the lock, or leave it to the retry of this run."""
+        if not self.heir:
+            return [lock.release("done" if done else "open")]
+        is_published = self.run.has_retried
+        return self.heir.run_ended(has_lease=self.is_inherited, is_published=is_published, done=done)
 
     def _release_unique_key(self, claimed: UniqueClaim) -> None:
         """Release the leases of this delivery and of its publish, which holds the key until a body begins."""
@@ -178,4 +228,7 @@ class RunLeases:
         A message that comes again, with early or late acknowledgement, keeps its unique key.
         """
         redelivered = redelivered or (not done and self.delivery.acks_late)
-        self.worker.services.releaser.add_run(self.delivery.at_present(), done=done, redelivered=redelivered)
+        services, lock = self.worker.services, self.delivery.exclusive
+        if lock and self.heir:
+            services.releaser.add(*((lock.key, release) for release in self._releases(lock, done=done)))
+        services.releaser.add_run(self.delivery.at_present(), done=done, redelivered=redelivered)

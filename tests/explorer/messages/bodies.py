@@ -6,10 +6,11 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 from celery_exclusive.core.endings import guard_of
-from celery_exclusive.core.operations import Applied
+from celery_exclusive.core.operations import Applied, Granted
 from celery_exclusive.core.publishing import Sending
 from tests.explorer.messages.callers import sent
-from tests.explorer.messages.world import Message, Move, Publication, Slot, World
+from tests.explorer.messages.store import LOCK
+from tests.explorer.messages.world import Message, Move, Phase, Publication, Slot, World
 from tests.explorer.model import Violation
 
 if TYPE_CHECKING:
@@ -31,7 +32,9 @@ def body(model: Model, world: World, slot: Slot) -> Iterator[Move]:
             yield Move(f"{label}, and its message is to come again", after, False)
     for how, budget in _PUBLICATIONS.items():
         if world.may(budget):
-            publishes = slot._replace(phase="publish", next=(how, _next(world, slot, how)))
+            keeps = how == "retry" and model.setting.keeps and slot.has_lock and not slot.heir
+            phase: Phase = "keep" if keeps else "publish"
+            publishes = slot._replace(phase=phase, next=(how, _next(world, slot, how)))
             yield Move(f"{slot.id} is to publish: {how}", world.spend(budget).put(slot, publishes), False)
 
 
@@ -84,6 +87,24 @@ def over(model: Model, world: World, slot: Slot) -> Iterator[Move]:
 
 
 # What a run publishes.
+
+
+def keep(model: Model, world: World, slot: Slot) -> Iterator[Move]:
+    """Leave the lock to a retry: `worker.run_leases.RunLeases.leave_lock`."""
+    assert slot.next
+    message = slot.next[1]._replace(keeps_lock=True)
+    leaves = slot._replace(phase="publish", next=("retry", message), heir=message.id)
+    after, answer, wakes = model.ask(world, LOCK, model.plans.heir(leaves).inherit())
+    left, label = after.send(*wakes), f"{slot.id} leaves its lock to {message.id}: {shown(answer)}"
+    if isinstance(answer, Granted):
+        yield Move(label, left.put(slot, leaves._replace(is_inherited=True)))
+    else:
+        yield Move(label, left.put(slot, slot._replace(phase="publish")))
+    if world.may("lost_replies"):
+        # Its lease is held under another id than the heartbeat renews.
+        moved = left.mark(slot.id, is_excused=True)
+        for lost, words in ((moved, "without a reply"), (world, "not asked")):
+            yield Move(f"{label}: {words}", lost.spend("lost_replies").put(slot, leaves), False)
 
 
 def publish(model: Model, world: World, slot: Slot) -> Iterator[Move]:
@@ -139,16 +160,23 @@ def _check(world: World, slot: Slot, sending: Sending) -> None:
 def send(model: Model, world: World, slot: Slot) -> Iterator[Move]:
     assert slot.next
     message = slot.next[1]
-    yield Move(f"{message.id} is sent", _published(model, sent(world, message, holds=slot.next_holds), slot))
+    yield Move(f"{message.id} is sent", _published(model, _sent(world, slot), slot))
     if world.may("refusals"):
         refused = world.spend("refusals")
         label = f"{message.id} cannot be sent"
         yield Move(label, _fails(model, refused, slot), False)
     if world.may("interruptions") and slot.next_holds:
-        both = sent(world, message, holds=False).spend("interruptions")
+        both = _sent(world, slot, holds=False).spend("interruptions").mark(message.id, keeps_lock=False)
         paused = slot._replace(is_paused=True)  # its key is the key of the sent message, if that has begun
         both = _fails(model, both.put(slot, paused), paused)
         yield Move(f"{message.id} is sent, and its publisher gets an error", both, False)
+
+
+def _sent(world: World, slot: Slot, *, holds: bool | None = None) -> World:
+    assert slot.next
+    message = slot.next[1]
+    world = sent(world, message, holds=slot.next_holds if holds is None else holds)
+    return world.mark(message.id, keeps_lock=slot.is_inherited and message.id == slot.heir)
 
 
 def _fails(model: Model, world: World, slot: Slot) -> World:
@@ -170,6 +198,8 @@ def _published(model: Model, world: World, slot: Slot, *, is_sent: bool = True) 
     """The run goes on: with its body, with the end of its body, or with its own end."""
     assert slot.next
     how, gone = slot.next[0], slot._replace(next=None, next_holds=False)
+    if is_sent and slot.next[1].id == slot.heir:
+        gone = gone._replace(has_retried=True)
     if how == "step":
         return leaves(model, world.put(slot, gone), gone)
     world = world if is_sent else world.mark(slot.id, has_handed_over=False)
@@ -190,7 +220,8 @@ def leaves(model: Model, world: World, slot: Slot) -> World:
             key = world.store.key(guard.key)
             has_copies = {place.id: True for place in key.line}  # but a kept message is none
             has_copies |= {lease.id: lease.waited for lease in key.leases}
-            if has_copies.get(slot.id) and not world.fate(slot.id).has_handed_over:
+            has_handed_over = world.fate(slot.id).has_handed_over
+            if slot.is_inherited or (has_copies.get(slot.id) and not has_handed_over):
                 world = world.mark(slot.id, is_closed=True)
     leaves = slot._replace(phase="leave", answers=())
     return world.put(slot, leaves if model.plans.leave(leaves) else left_by(slot))

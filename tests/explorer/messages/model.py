@@ -21,6 +21,10 @@ from tests.explorer.messages.world import (
 from tests.explorer.model import Violation
 
 
+_RUNNING = ("body", "keep", "publish", "send", "undo", "over")
+"""The phases of a delivery whose body has begun and not ended."""
+
+
 class Model:
     """The moves of all actors: callers, workers, the reaper, and chance."""
 
@@ -90,7 +94,7 @@ class Model:
         goes_over = (isinstance(operation, Acquire) and operation.takes_over) or (
             isinstance(operation, AcquireAlone) and operation.inherits
         )
-        if goes_over and isinstance(answer, Granted):
+        if goes_over and key != LOCK and isinstance(answer, Granted):
             after = self._takes_over(after, operation, world.store.key(key))
         return after, answer, wakes
 
@@ -110,9 +114,9 @@ class Model:
             guard, *others = self.plans.delivery(slot).leases or (None,)
             if guard:
                 held = [(lease.id, lease.token, lease.phase) for lease in world.store.key(guard.key).leases]
-                if (slot.id, slot.token, "running") not in held:
+                if (guard.id, slot.token, "running") not in held:
                     raise Violation(f"{slot.id} runs without its lease on {guard.key}")
-            for claim in others:
+            for claim in others:  # the unique key
                 if slot.id not in [lease.id for lease in world.store.key(claim.key).leases]:
                     raise Violation(f"{slot.id} runs without its lease on {claim.key}")
 
@@ -124,6 +128,15 @@ class Model:
         is_known = slot.copy.is_back and self.setting.flags and not (fate.is_overtaken or slot.is_paused)
         if fate.is_closed and is_known:
             raise Violation(f"{slot.id} runs again, though it has finished")
+        for other in world.slots:
+            if other.heir == slot.id and other.phase in _RUNNING and not other.is_paused:
+                is_lost = world.fate(other.id).is_excused
+                if other.is_inherited and not is_lost:
+                    raise Violation(f"{slot.id} runs beside {other.id}, whose retry it is")
+        for id, other_fate in world.fates:
+            if id != slot.id and other_fate.keeps_lock and not other_fate.is_excused:
+                raise Violation(f"{slot.id} runs between the attempts of {task_id(id)}")
+        world = world.mark(slot.id, keeps_lock=False)
         if former := slot.copy.message.follows:  # this goes on with it
             world = world.mark(former, is_owed=False, is_closed=True)
         return world.mark(slot.id, has_begun=True, was_admitted=True)

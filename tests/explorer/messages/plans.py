@@ -9,7 +9,8 @@ from celery_exclusive.core import admission, endings, publishing
 from celery_exclusive.core.admission import Outcome, Policy
 from celery_exclusive.core.claim import FINISHED, Claim, UniqueClaim
 from celery_exclusive.core.delivery import Delivery
-from celery_exclusive.core.operations import AcquireAlone, Release, Requeue
+from celery_exclusive.core.heir import Heir
+from celery_exclusive.core.operations import AcquireAlone, Release, Remove, Requeue
 from celery_exclusive.core.plan import Ask, Plan
 from celery_exclusive.core.publishing import Call, Kind, Sending
 from tests.explorer.messages.store import LATER, LOCK, MUCH_LATER, NOW
@@ -43,15 +44,21 @@ class Plans:
     def body_ended(self, slot: Slot) -> Release | Requeue | None:
         return endings.body_ended(self.delivery(slot), will_be_redelivered=self.will_be_redelivered(slot))
 
-    def run_ended(self, slot: Slot) -> list[tuple[str, Release | Requeue]]:
+    def run_ended(self, slot: Slot) -> list[tuple[str, Release | Requeue | Remove]]:
         """The requests of the main process for a dead child, or a discarded message."""
         done = slot.is_done
         return list(endings.run_ended(self.delivery(slot), done=done, will_be_redelivered=not done))
 
-    def leave(self, slot: Slot) -> list[tuple[str, Release | Requeue]]:
+    def leave(self, slot: Slot) -> list[tuple[str, Release | Requeue | Remove]]:
         """The requests of the body's process at the end of a run: `worker.run_leases.RunLeases.release`."""
-        delivery, asked = self.delivery(slot), []
-        if delivery.exclusive and (slot.has_lock or slot.has_body):
+        delivery = self.delivery(slot)
+        asked: list[tuple[str, Release | Requeue | Remove]] = []
+        if slot.heir:
+            ended = self.heir(slot).run_ended(
+                has_lease=slot.is_inherited, is_published=slot.has_retried, done=slot.is_done
+            )
+            asked += [(LOCK, operation) for operation in ended]
+        elif delivery.exclusive and (slot.has_lock or slot.has_body):
             asked.append((LOCK, delivery.exclusive.release("done" if slot.is_done else "open")))
         if delivery.unique and slot.holds and slot.is_done:
             asked.append((delivery.unique.claim.key, delivery.unique.claim.release("done")))
@@ -66,7 +73,7 @@ class Plans:
         token = str(slot.token)
         exclusive = unique = None
         if self.setting.exclusive and not message.duplicate_of:
-            exclusive = Claim(LOCK, message.id, token, TTL)
+            exclusive = Claim(LOCK, slot.heir if slot.is_inherited else message.id, token, TTL)
         if not message.duplicate_of:
             claim = Claim(message.key, message.id, token, TTL)
             unique = UniqueClaim(claim, self.setting.until, QUEUED_TTL, message.is_acquired)
@@ -86,7 +93,12 @@ class Plans:
             published_by=message.parent or None,
             follows=message.follows or None,
             is_awaited=message.is_awaited,
+            keeps_lock=message.keeps_lock,
         )
+
+    def heir(self, slot: Slot) -> Heir:
+        """The retry to which this run leaves its lock."""
+        return Heir(Claim(LOCK, slot.id, str(slot.token), TTL), slot.heir, QUEUED_TTL)
 
     def call(self, caller: Caller) -> Call:
         """The call of a process that runs no task."""

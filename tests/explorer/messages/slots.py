@@ -202,6 +202,7 @@ _NEXT = {
     "admit": _admit,
     "revoked": _revoked,
     "body": bodies.body,
+    "keep": bodies.keep,
     "publish": bodies.publish,
     "send": bodies.send,
     "undo": bodies.undo,

@@ -19,16 +19,29 @@ Publication = Literal[
 """How a message is published. A `retry elsewhere` has other arguments, hence another key. A `step` is the
 next one of a chain, which the end of a task publishes. An `inner` call is made by a body with its own key."""
 Phase = Literal[
-    "admit", "revoked", "body", "publish", "send", "undo", "over", "leave", "again", "return", "ack", "owed"
+    "admit",
+    "revoked",
+    "body",
+    "keep",
+    "publish",
+    "send",
+    "undo",
+    "over",
+    "leave",
+    "again",
+    "return",
+    "ack",
+    "owed",
 ]
-"""What a delivery does next: ask for its keys, be discarded, run, ask for the key of what it publishes, send
-that, give its key back, end its body, release its own keys, publish itself again, go back to its broker, be
+"""What a delivery does next: ask for its keys, be discarded, run, leave its lock to its retry, ask for the key of what it
+publishes, send that, give its key back, end its body, release its own keys, publish itself again, go back to its broker, be
 acknowledged. What is `owed` is released by the main process, since the child is dead."""
 
 
 class Message(NamedTuple):
     """The header of a message. `number` stands for its publish id, `follows` is the id of a run.
 
+    `keeps_lock`: its run may have left the lock to it, its retry.
     `parent` is the task whose end, or whose own body, has published it. `is_awaited`: a member of a canvas.
     """
 
@@ -41,6 +54,7 @@ class Message(NamedTuple):
     is_acquired: bool = True
     follows: str = ""
     is_awaited: bool = False
+    keeps_lock: bool = False
 
     @property
     def goes_on(self) -> bool:
@@ -89,7 +103,9 @@ class Slot(NamedTuple):
     asked for its keys anew since.
     `holds`, `has_lock`: its end has to release the unique key, the lock. `has_body`: its body was admitted.
     `next` is what it publishes, and `next_holds` that this may hold its key. Unless it
-    `is_done`, its message comes again. `forgotten` are the keys that the store has forgotten.
+    `is_done`, its message comes again. `heir` is the id of the retry to which it leaves its lock, under which
+    it holds the lock if it `is_inherited`; `has_retried`: that was sent. `forgotten` are the keys that the
+    store has forgotten.
     """
 
     copy: Copy
@@ -107,6 +123,9 @@ class Slot(NamedTuple):
     next: tuple[Publication, Message] | None = None
     next_holds: bool = False
     is_done: bool = True
+    heir: str = ""
+    is_inherited: bool = False
+    has_retried: bool = False
     forgotten: tuple[str, ...] = ()
 
     @property
@@ -120,7 +139,8 @@ class Slot(NamedTuple):
     @property
     def given_up(self) -> Slot:
         """Return this delivery after its execution, while its worker owes the leases that it may have."""
-        return Slot(self.copy, self.token, "owed", is_acked=self.is_acked, is_done=self.is_done)
+        given_up = Slot(self.copy, self.token, "owed", is_acked=self.is_acked, is_done=self.is_done)
+        return given_up._replace(heir=self.heir, is_inherited=self.is_inherited)
 
     def with_tokens(self, tokens: dict[int, int]) -> Slot:
         answers = tuple(_renamed(answer, tokens) for answer in self.answers)
@@ -160,6 +180,7 @@ class Fate(NamedTuple):
     have a delivery of it. `has_no_key`: it was sent without its key, or could not keep it, or has lost it to
     a task that was admitted before. `has_handed_over`: its retry or replacement has its key, and until
     that begins nothing holds its copies back, as docs/known-limits.md says.
+    `keeps_lock`: its run has left it the lock, and it has not begun.
     `is_sent`: its publisher has sent it. `is_unsent`: its publisher was told that it is not sent, and will
     not be.
     """
@@ -174,6 +195,7 @@ class Fate(NamedTuple):
     is_given_up: bool = False
     has_no_key: bool = False
     has_handed_over: bool = False
+    keeps_lock: bool = False
     is_sent: bool = False
     is_unsent: bool = False
 
@@ -224,7 +246,7 @@ class Setting:
     one task id, which their callers have chosen. `late`: messages are acknowledged late. `sends`: the step
     that grants a call its key sends its message, too. `flags`: the broker says of a message that it delivers
     it again. `recovers`: the store keeps the message of a run, and the broker hides the message of a dead
-    one.
+    one. `keeps`: a retry keeps the lock of its run.
     """
 
     name: str = field(compare=False)
@@ -237,6 +259,7 @@ class Setting:
     sends: bool = False
     flags: bool = True
     recovers: bool = False
+    keeps: bool = False
     budget: Budget = _NOTHING
 
 

@@ -231,7 +231,8 @@ local function requeue()
   advance()
   local lease = holders[op.id]
   if not lease or not belongs_to(lease, op.token) then return 'done', 0 end
-  if not entries[op.id] then
+  local finisher = not entries[op.id] and tombstone()
+  if not entries[op.id] and (not finisher or finisher == BEGUN) then
     lease.phase = 'again'
     renew_lease(lease)
     return 'done', 1
