@@ -197,23 +197,33 @@ def test_a_run_whose_retry_is_published_gets_its_lease_back_when_the_store_has_l
 
 
 @pytest.mark.proves("kept lock, early retry")
-@on_stages("prefork", brokers=("rabbitmq",), lates=(False,))
-def test_the_lock_of_a_run_that_dies_when_its_retry_is_published_is_free_for_the_line(stage: Stage) -> None:
-    """Its child is killed: the main process releases the lock. Its worker is killed: the lease expires."""
-    lab = make_lab(stage, exclusive_ttl=4)
-    doomed = stage.start_worker(lab, "doomed")
-    child = lab.send("hooked", "child", "child", 1)
-    (event,) = lab.journal.wait_for("retried", id=child.id)
+@on_stages("prefork", brokers=("redis", "rabbitmq"), lates=(False,))
+def test_the_lock_of_a_child_that_dies_when_its_retry_is_published_is_free_for_the_retry(
+    stage: Stage,
+) -> None:
+    lab = make_lab(stage)
+    stage.start_worker(lab, slots=3)
+    result = lab.send("hooked", "k", "child")
+    (event,) = lab.journal.wait_for("retried", id=result.id)
     os.kill(event["pid"], signal.SIGKILL)
     lab.journal.wait_for("end", 2, tag="child")
-    worker = lab.send("hooked", "worker", "worker", 1)
-    lab.journal.wait_for("retried", id=worker.id)
+    assert lab.send("kept", "k", "next", retries=0).get(timeout=DEADLINE) == "next"
+    assert lab.journal.tags() == ["child", "child", "next"]
+    stage.assert_nothing_is_left(lab)
+
+
+@pytest.mark.proves("kept lock, early retry")
+@on_stages("prefork", brokers=("rabbitmq",), lates=(False,))
+def test_the_lock_of_a_worker_that_dies_when_its_retry_is_published_is_free_after_ttl(stage: Stage) -> None:
+    lab = make_lab(stage, exclusive_ttl=3)
+    doomed = stage.start_worker(lab, "doomed")
+    result = lab.send("hooked", "k", "worker", 1)
+    lab.journal.wait_for("retried", id=result.id)
     doomed.kill()
     stage.start_worker(lab, "other")
-    assert worker.get(timeout=DEADLINE) == "worker"
-    for tag in ("child", "worker"):
-        assert lab.journal.tags(tag=tag) == [tag, tag]
-        assert lab.send("kept", tag, "next", retries=0).get(timeout=DEADLINE) == "next"
+    assert result.get(timeout=DEADLINE) == "worker"
+    assert lab.send("kept", "k", "next", retries=0).get(timeout=DEADLINE) == "next"
+    assert lab.journal.tags() == ["worker", "worker", "next"]
     stage.assert_nothing_is_left(lab)
 
 

@@ -43,7 +43,8 @@ def ls(obj: CLIContext, prefix: str, *, as_json: bool) -> None:
     TASK        the task of the key; - if tasks share it, or if this app does not know the task
     HOLDER      the id of the task that holds the lock; one row for each holder
     STATE       running
-                queued: the unique key of a task that has not begun, or whose message is lost
+                queued: the key of a task, or of a retry that keeps its lock, that has not begun, or
+                    whose message is lost
                 period: a unique key that expires by the clock alone
                 waiting: no holder, the lock is offered to the first in line
                 aside: no worker accepts the waiting tasks; is there a worker for their queue?

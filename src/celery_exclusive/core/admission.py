@@ -254,7 +254,9 @@ def _release_dead_run(unique: UniqueClaim, lock: Claim) -> Plan[None]:
         return
     if locked.others or lock.id in [owner.id for owner in locked.by]:
         return
-    living = [owner.token for owner in locked.by]  # one that leaves its lock to its retry has it under that id
+    living = [
+        owner.token for owner in locked.by
+    ]  # one that leaves its lock to its retry has it under that id
     for run in runs.by:
         if run.id == unique.claim.id and run.token not in living:
             dead = replace(unique, claim=replace(unique.claim, token=run.token))

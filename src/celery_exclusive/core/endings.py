@@ -51,6 +51,10 @@ def guard_of(delivery: Claims) -> Claim | None:
 
 
 def is_obsolete_copy(delivery: Delivery, answer: Answer) -> bool:
-    """Whether the delivery is the copy of an offer whose task runs as another copy, or has run."""
-    by = answer.by if isinstance(answer, (Held, Full)) else ()
+    """Whether the delivery is the copy of an offer whose task runs as another copy, or has run.
+
+    A retry that has come early, and again, is no copy: its own id is held by the run before it.
+    """
+    is_retry = delivery.keeps_lock and not delivery.redelivered
+    by = answer.by if isinstance(answer, (Held, Full)) and not is_retry else ()
     return answer == Stale() or delivery.id in [owner.id for owner in by]

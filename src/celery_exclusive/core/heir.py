@@ -48,3 +48,13 @@ class Heir:
             yield self.claim.release("open")
         if not has_lease:
             yield self.lock.release("done" if done else "open")
+
+
+def retry_ended(id: str, *, done: bool) -> Iterator[Remove | Release]:
+    """Release the lock that a run has left to its retry, which has not begun.
+
+    `done`: the retry will not begin. A run that has not ended yet finds that, and releases the lock.
+    """
+    if done:
+        yield Remove(id, "superseded")
+    yield Release(id, "", "open")

@@ -16,7 +16,8 @@ from celery.signals import worker_process_shutdown
 from celery_exclusive import notices
 from celery_exclusive.core.claim import PERIOD, publish_claim_id
 from celery_exclusive.core.endings import run_ended
-from celery_exclusive.core.operations import KeyOperation, Release, Remove
+from celery_exclusive.core.heir import retry_ended
+from celery_exclusive.core.operations import KeyOperation, Release
 from celery_exclusive.errors import StoreUnavailable
 from celery_exclusive.leases.trouble import Trouble
 from celery_exclusive.messages.header import Header
@@ -87,8 +88,7 @@ class Releaser:
         """
         if header.keeps_lock and header.exclusive:
             key, claim = header.exclusive, publish_claim_id(header.claim_id(id))
-            over = [(key, Remove(claim, ending="superseded"))] if done else []
-            self.add(*over, (key, Release(claim, "", ending="open")))
+            self.add(*((key, operation) for operation in retry_ended(claim, done=done)))
 
     def add_run(
         self, claims: Claims, *, done: bool = False, redelivered: bool, dying: int | None = None

@@ -13,6 +13,7 @@ from celery_exclusive.core.admission import Outcome
 from celery_exclusive.core.call_steps import CallSteps
 from celery_exclusive.core.claim import task_id
 from celery_exclusive.core.delivery import Delivery
+from celery_exclusive.core.heir import Heir
 from celery_exclusive.core.operations import (
     Acquire,
     AcquireAlone,
@@ -29,9 +30,9 @@ from celery_exclusive.core.publishing import Sending
 from celery_exclusive.core.records import SENT, Document, Line
 from celery_exclusive.core.step import Transition
 from tests.explorer.explore import Explored, search
-from tests.explorer.messages import slots
+from tests.explorer.messages import plans, slots
 from tests.explorer.messages.model import Model
-from tests.explorer.messages.settings import setting
+from tests.explorer.messages.settings import KEEPS, setting
 from tests.explorer.messages.store import LOCK, MUCH_LATER, NOW
 from tests.explorer.messages.world import Setting
 
@@ -237,6 +238,15 @@ def _offers_what_it_has_kept(state: Any, op: Release) -> Applied:
     state.end_run(op.id)
     state.advance()
     return Applied(is_own)
+
+
+def _inherits_at_once(heir: Heir) -> AcquireAlone:
+    return heir.claim.acquire_alone(heir.queued_ttl, "again", inherits=heir.lock)
+
+
+def _releases_all(heir: Heir, **_: object) -> Iterator[Release]:
+    yield heir.claim.release("open")
+    yield heir.lock.release()
 
 
 def _may_fail(delivery: Delivery, asked: Ask) -> Ask:
@@ -458,6 +468,26 @@ CONTROLS: Mapping[str, Control] = {
         setting("a second delivery", exclusive=True, repeats=1),
         "runs without its lease",
         (_asking(lambda d, asked: Held(()) if asked.operation is None and asked.key == LOCK else asked),),
+    ),
+    "a retry has the lock of its run as soon as it is published": Control(
+        setting("a kept lock", retries=1, **KEEPS),
+        "runs beside a/1, whose retry it is",
+        ((Heir, "inherit", _inherits_at_once),),
+    ),
+    "a run releases the lock that it leaves to its retry": Control(
+        setting("a kept lock until started", until="started", retries=1, **KEEPS),
+        "runs between the attempts of a",
+        ((Heir, "run_ended", _releases_all),),
+    ),
+    "a retry that has come early waits in line": Control(
+        setting("a kept lock until started", until="started", retries=1, **KEEPS),
+        "runs between the attempts of a",
+        ((admission, "_is_held_for", lambda *_: False),),
+    ),
+    "a retry that is revoked keeps the lock": Control(
+        setting("a kept lock: a retry is revoked", retries=1, revocations=1, **KEEPS),
+        "not all ends well",
+        ((plans, "retry_ended", lambda *_, **__: iter(())),),
     ),
     "a body that begins does not release a key that is unique until then": Control(
         setting("until started", until="started"),

@@ -65,8 +65,8 @@ def _runs(model: Model, world: World, slot: Slot) -> bool:
     guard = guard_of(model.plans.delivery(slot))
     if guard is None:
         return False
-    return (slot.token, "running") in [
-        (lease.token, lease.phase) for lease in world.store.key(guard.key).leases
+    return (slot.id, slot.token, "running") in [
+        (lease.id, lease.token, lease.phase) for lease in world.store.key(guard.key).leases
     ]
 
 
@@ -109,8 +109,8 @@ def _expire(world: World, name: str, lease: Lease, expired: World) -> Iterator[M
         if world.may("backlogs"):
             late = expired.spend("backlogs").mark(lease.id, is_excused=True)
             yield Move(f"{label}, since its message waits for too long", late, False)
-    elif fate.is_excused:
-        yield Move(label, expired)
+    elif fate.is_excused or (lease.phase == "running" and not fate.has_begun):
+        yield Move(label, expired)  # the latter is the lease of a dead run that has left it to its retry
 
 
 def _has_a_message(world: World, id: str) -> bool:

@@ -20,7 +20,6 @@ from tests.explorer.messages.world import (
 )
 from tests.explorer.model import Violation
 
-
 _RUNNING = ("body", "keep", "publish", "send", "undo", "over")
 """The phases of a delivery whose body has begun and not ended."""
 
@@ -134,7 +133,7 @@ class Model:
                 if other.is_inherited and not is_lost:
                     raise Violation(f"{slot.id} runs beside {other.id}, whose retry it is")
         for id, other_fate in world.fates:
-            if id != slot.id and other_fate.keeps_lock and not other_fate.is_excused:
+            if task_id(id) != slot.copy.message.task and other_fate.keeps_lock and not other_fate.is_excused:
                 raise Violation(f"{slot.id} runs between the attempts of {task_id(id)}")
         world = world.mark(slot.id, keeps_lock=False)
         if former := slot.copy.message.follows:  # this goes on with it

@@ -9,7 +9,7 @@ from celery_exclusive.core import admission, endings, publishing
 from celery_exclusive.core.admission import Outcome, Policy
 from celery_exclusive.core.claim import FINISHED, Claim, UniqueClaim
 from celery_exclusive.core.delivery import Delivery
-from celery_exclusive.core.heir import Heir
+from celery_exclusive.core.heir import Heir, retry_ended
 from celery_exclusive.core.operations import AcquireAlone, Release, Remove, Requeue
 from celery_exclusive.core.plan import Ask, Plan
 from celery_exclusive.core.publishing import Call, Kind, Sending
@@ -46,8 +46,11 @@ class Plans:
 
     def run_ended(self, slot: Slot) -> list[tuple[str, Release | Requeue | Remove]]:
         """The requests of the main process for a dead child, or a discarded message."""
-        done = slot.is_done
-        return list(endings.run_ended(self.delivery(slot), done=done, will_be_redelivered=not done))
+        done, delivery = slot.is_done, self.delivery(slot)
+        asked = list(endings.run_ended(delivery, done=done, will_be_redelivered=not done))
+        if slot.is_discarded and delivery.keeps_lock and not delivery.redelivered:
+            asked += [(LOCK, operation) for operation in retry_ended(delivery.id, done=True)]
+        return asked
 
     def leave(self, slot: Slot) -> list[tuple[str, Release | Requeue | Remove]]:
         """The requests of the body's process at the end of a run: `worker.run_leases.RunLeases.release`."""

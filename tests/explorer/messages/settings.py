@@ -13,6 +13,7 @@ def setting(name: str, **given: Any) -> Setting:
     return Setting(name, budget=budget, **given)
 
 
+KEEPS: dict[str, Any] = {"exclusive": True, "keeps": True}
 SETTINGS = (
     setting("a crash, a second delivery", crashes=1, repeats=1),
     setting("two keys: a crash", exclusive=True, crashes=1),
@@ -73,6 +74,12 @@ SETTINGS = (
         backlogs=1,
         repeats=1,
     ),
+    setting("a kept lock: two retries", workers=3, retries=2, **KEEPS),
+    setting("a kept lock: lost replies", calls="a", retries=1, lost_replies=1, **KEEPS),
+    setting("a kept lock: a second delivery", calls="a", retries=1, repeats=1, **KEEPS),
+    setting("a kept lock: a retry is revoked", retries=1, revocations=1, **KEEPS),
+    setting("a kept lock, early ack: a crash", until="started", late=False, retries=1, crashes=1, **KEEPS),
+    setting("a kept lock: a live lease expires", until="started", retries=1, pauses=1, **KEEPS),
     setting("until started, two keys: a crash", until="started", exclusive=True, crashes=1),
     setting("a period, two keys: a crash", until="period", exclusive=True, crashes=1),
     setting("early ack: a crash, a second delivery, a slow queue", late=False, crashes=1, repeats=1, slow=1),
@@ -175,6 +182,10 @@ LARGE = (
     setting("large: two keys: a second delivery, a slow queue", exclusive=True, repeats=1, slow=1),
     setting("large: two keys: the store forgets, a crash", exclusive=True, forgets=1, crashes=1),
     setting("large: a period, two keys: a crash", until="period", exclusive=True, crashes=1, retries=1),
+    setting("large: a kept lock: a crash", until="started", retries=1, crashes=1, **KEEPS),
+    setting("large: a kept lock: a killed child", until="started", retries=1, kills=1, **KEEPS),
+    setting("large: a kept lock, recover: a crash", until="started", recovers=True, retries=1, crashes=1,
+            **KEEPS),
     setting("large: a killed child, a second delivery", lost_children=1, repeats=1),
     setting("large: three calls: a queue longer than queued_ttl", calls="abc", backlogs=1, crashes=1),
     setting("large: three calls: a crash, a second delivery", calls="abc", crashes=1, repeats=1),

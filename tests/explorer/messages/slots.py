@@ -145,7 +145,8 @@ def _revoked(model: Model, world: World, slot: Slot) -> Iterator[Move]:
     """`worker.request.RequestMixin._announce_revoked`."""
     delivery = model.plans.delivery(slot)
     guard = guard_of(delivery)
-    owed = slot._replace(phase="owed")
+    owed = slot._replace(phase="owed", is_discarded=True)
+    world = world.mark(slot.id, keeps_lock=False)
     if guard and delivery.promoted is not None:
         after, answer, wakes = model.ask(world, guard.key, delivery.acquire(guard))
         label = f"{slot.copy} is discarded, asks {guard.key}: {shown(answer)}"

@@ -33,9 +33,10 @@ Phase = Literal[
     "ack",
     "owed",
 ]
-"""What a delivery does next: ask for its keys, be discarded, run, leave its lock to its retry, ask for the key of what it
-publishes, send that, give its key back, end its body, release its own keys, publish itself again, go back to its broker, be
-acknowledged. What is `owed` is released by the main process, since the child is dead."""
+"""What a delivery does next: ask for its keys, be discarded, run, leave its lock to its retry, ask for the
+key of what it publishes, send that, give its key back, end its body, release its own keys, publish itself
+again, go back to its broker, be acknowledged. What is `owed` is released by the main process, since the
+child is dead."""
 
 
 class Message(NamedTuple):
@@ -104,8 +105,8 @@ class Slot(NamedTuple):
     `holds`, `has_lock`: its end has to release the unique key, the lock. `has_body`: its body was admitted.
     `next` is what it publishes, and `next_holds` that this may hold its key. Unless it
     `is_done`, its message comes again. `heir` is the id of the retry to which it leaves its lock, under which
-    it holds the lock if it `is_inherited`; `has_retried`: that was sent. `forgotten` are the keys that the
-    store has forgotten.
+    it holds the lock if it `is_inherited`; `has_retried`: that was sent. `is_discarded`: it was revoked.
+    `forgotten` are the keys that the store has forgotten.
     """
 
     copy: Copy
@@ -126,6 +127,7 @@ class Slot(NamedTuple):
     heir: str = ""
     is_inherited: bool = False
     has_retried: bool = False
+    is_discarded: bool = False
     forgotten: tuple[str, ...] = ()
 
     @property
