@@ -57,7 +57,7 @@ class Slot:
 
     def pass_lock(self, claim: Claim) -> None:
         """Note that the run holds its lock under this claim from now on."""
-        others = (other for other in self.held if other != self.claims.exclusive)
+        others = [other for other in self.held if other != self.claims.exclusive]
         self.claims = replace(self.claims, exclusive=claim)
         self.hold(claim, *others)
 

@@ -140,6 +140,7 @@ def test_a_skipped_run_returns_the_constant_that_was_given(constant: object):
         ({"order": "published", "on_conflict": "skip"}, ["order='published'", "on_conflict='wait'"]),
         ({"order": "published", "max_waiting": 9}, ["order='published'", "max_waiting="]),
         ({"recover": "yes"}, ["recover='yes'", "exclusive_recover"]),
+        ({"keep_on_retry": 60}, ["keep_on_retry=60", "True or False"]),
         (
             {"give_up_after": 9},
             ["give_up_after=9", "on_conflict='reschedule'", "A call that may wait in line", "has expires=."],

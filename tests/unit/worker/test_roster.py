@@ -242,3 +242,29 @@ def test_process_outside_the_pool_has_no_shared_roster(
 def test_app_that_was_pickled_can_be_read_by_any_process(app: Celery) -> None:
     app.fixups = {*app.fixups, steps._FIXUP}  # as a worker does
     assert pickle.loads(pickle.dumps(app)).main == app.main
+
+
+@pytest.mark.proves("kept lock, early retry")
+@pytest.mark.parametrize("is_shared", [False, True])
+def test_the_main_process_sees_a_lock_that_a_run_leaves_to_its_retry(
+    shared: SharedRoster, *, is_shared: bool
+) -> None:
+    roster, of_retry = shared if is_shared else Roster(), replace(X, id="id/retry")
+
+    def act() -> None:
+        slot = roster.begin(BOTH)
+        slot.hold(X, U)
+        slot.pass_lock(of_retry)
+
+    def seen() -> None:
+        (slot,) = roster.runs()
+        assert slot.claims == replace(BOTH, exclusive=of_retry)
+        assert set(slot.held) == {of_retry, U}
+        assert roster.find(X.token).claims == slot.claims  # type: ignore[union-attr]
+
+    if is_shared:
+        with child(act):
+            seen()
+    else:
+        act()
+        seen()

@@ -208,6 +208,31 @@ class OwningPromises(Subject):
         assert not key.renew("a", TOKEN)
         assert key.renew("b", OTHER)
 
+    @pytest.mark.promise(
+        "A lease passes to another id beside other holders of its key, under its fence. It is not left to a "
+        "message that is over",
+        name="lease of a retry",
+        broke="granted only while no other owner holds the key; the lease stays with a message that is over",
+    )
+    def test_a_lease_passes_to_a_retry_beside_other_holders_and_is_left_to_it(self) -> None:
+        key = self.key()
+        fence = key.hold("a", limit=2)
+        key.hold("other", limit=2)
+        assert fence_of(key.acquire_alone("b", TOKEN, inherits=("a", TOKEN))) == fence
+        assert sorted(key.holders()) == ["b", "other"]
+        assert isinstance(key.acquire("b", OTHER, limit=2).answer, Held)  # its run has not ended
+        assert found(key.requeue("b"))
+        assert fence_of(key.acquire("b", OTHER, limit=2)) == fence
+        assert sorted(key.holders()) == ["b", "other"]
+
+    @pytest.mark.proves("lease of a retry")
+    def test_a_lease_is_not_left_to_a_message_that_is_over(self) -> None:
+        key = self.key()
+        fence_of(key.acquire_alone("a", TOKEN))
+        assert not found(key.remove("a", ending="superseded"))
+        assert found(key.requeue("a", TOKEN))
+        assert key.holders() == []
+
     def test_others_see_its_phase(self) -> None:
         def seen() -> str:
             (holder,) = key.inspect().holders
