@@ -374,7 +374,6 @@ def test_an_attempt_whose_worker_is_killed_runs_again_and_its_retry_keeps_the_lo
 @pytest.mark.promise(
     "A retry whose store does not answer when it is published, or when its run ends, is sent all the same, "
     "runs once, and leaves nothing behind",
-    name="kept lock, outage",
     broke="the retry refused; the lease of an unanswered request left; put into a line that has its id",
 )
 @pytest.mark.parametrize("name", ["kept", "ordered"])
