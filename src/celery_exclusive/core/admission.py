@@ -122,11 +122,11 @@ def _acquire_lock(delivery: Delivery, claim: Claim, policy: Policy) -> Plan[Outc
     lock is held.
     """
     acquire = delivery.acquire(claim, at_once=True)
-    queued_id = publish_claim_id(delivery.id)
-    if delivery.keeps_lock and queued_id != delivery.id:
+    queued_id = publish_claim_id(delivery.id) if delivery.keeps_lock else ""
+    if queued_id not in ("", delivery.id):
         acquire = replace(acquire, takes_over=(queued_id, "again"))
     answer = yield from _ask(delivery, claim.key, acquire)
-    if delivery.keeps_lock and isinstance(answer, Held) and _is_held_for(queued_id, answer.by):
+    if queued_id and isinstance(answer, Held) and _is_held_for(queued_id, answer.by):
         return Outcome("reschedule", claim.key, answer.by, first_task_id(answer.by), others=answer.others)
     has_to_wait = isinstance(answer, Held) and _has_to_wait(delivery, policy, answer.by)
     waits = has_to_wait or policy.on_conflict == "wait"
