@@ -23,6 +23,8 @@ from celery_exclusive.stores.choose import choose
 from celery_exclusive.stores.redis import address
 from celery_exclusive.system.cached import cached
 
+_OF_ONE_SERVER = ("redis", "rediss", "redis+socket", "valkey", "valkeys", "valkey+socket")
+"""The schemes of URLs that lead to one Redis or Valkey server."""
 ATTRIBUTE = "_celery_exclusive"
 """The attribute of an app that has its services."""
 
@@ -125,20 +127,14 @@ class Services:
 
     @cached
     def broker_place(self) -> str:
-        """The Redis database of the broker, as `place` of a store; "" if it is none, or several."""
+        """The Redis database of the broker; "" if it is none, or several."""
         urls = broker_urls(self.app.conf)
-        if len(urls) != 1 or scheme(urls[0]) not in ("redis", "rediss", "redis+socket"):
-            return ""
-        try:
-            return address.place(address.parse(urls[0]).options)
-        except OptionError:
-            return ""
+        return _place_of(urls[0]) if len(urls) == 1 else ""
 
-    @property
+    @cached
     def has_one_place(self) -> bool:
         """Whether broker and store are one Redis database, where one call can change both."""
-        place: str = getattr(self.store, "place", "")
-        return bool(place) and place == self.broker_place
+        return bool(self.broker_place) and _place_of(self.store_url) == self.broker_place
 
     @cached
     def signer(self) -> Signer:
@@ -202,6 +198,17 @@ class Services:
         """Whether a task may run, or be published, without a lease while the store does not answer."""
         own = option and option.on_store_error
         return (own or self.settings.exclusive_on_store_error) == "allow"
+
+
+def _place_of(url: str) -> str:
+    """Return the Redis database that a URL leads to. "": to none, or each lease waits for its replicas."""
+    if scheme(url) not in _OF_ONE_SERVER:
+        return ""
+    try:
+        found = address.parse(url)
+    except OptionError:
+        return ""
+    return "" if found.replicas else address.place(found.options)  # a message would go before its lease
 
 
 class PublishingStore:

@@ -31,6 +31,10 @@ ABANDONED = 600 * SECOND
 """The time after its expiry at which a lease with a copy behind it ends without a sweep, at a request."""
 SWEEP_AGAIN = SECOND
 """The pause until the next look of a sweep at a key whose expired lease it did not recover."""
+PUBLISHED_OFFER = 86_400 * SECOND
+"""How long a published message has its slot while no other waits for that: its queue may be long."""
+PUBLISHED = 5
+"""The offers that such a message counts as. In a long queue of busy keys each offer adds a copy."""
 OFFERS_IN_LINE = 8
 OFFERS_ASIDE = 64
 
@@ -291,7 +295,7 @@ class KeyState:
         """
         until = self.now + self.first_offer
         for entry in self.head()[: self.slots_to_offer()]:
-            if entry.offers == 1 and entry.offer_until > until:
+            if entry.offers == PUBLISHED and entry.offer_until > until:
                 self.put(replace(entry, offer_until=until))
 
     def _step_aside(self, entry: Entry) -> None:

@@ -10,7 +10,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 
 from celery_exclusive.core.call_steps import CallSteps
-from celery_exclusive.core.key_state import FIRST_OFFER, LONGEST_OFFER
+from celery_exclusive.core.key_state import FIRST_OFFER, PUBLISHED, PUBLISHED_OFFER
 from celery_exclusive.core.operations import (
     Acquire,
     AcquireAlone,
@@ -132,8 +132,7 @@ class _Step(CallSteps):
                 self.shorten_offers()
             entry = self._new_entry(op)
             if is_its_turn:
-                until = self.now + LONGEST_OFFER * self.first_offer
-                entry = replace(entry, offer_until=until, offers=1)
+                entry = replace(entry, offer_until=self.now + PUBLISHED_OFFER, offers=PUBLISHED)
             self.put(entry)
         is_its_turn = entry.offer_until > self.now
         return Applied(True) if is_its_turn else Parked(self.ahead + 1, ())

@@ -136,7 +136,8 @@ class AskingPublish:
     def note_store(self) -> None:
         """Note the store in the header, before the message is made."""
         self.header.store = self.message.publisher.epoch(self.store)
-        self._has_one_place = self.message.publisher.has_one_call and self.services.has_one_place
+        may_push = self.services.has_one_place and self.message.publisher.has_one_call
+        self._has_one_place = may_push and self.store.may_push
 
     def begin(self, operation: AcquireAlone) -> None:
         """Prepare `ask_and_push`: send the request to another Redis than the broker."""

@@ -41,7 +41,8 @@ for place = 8, #ARGV, 2 do op[ARGV[place]] = ARGV[place + 1] end
 local SENT = 'sent'
 local SENT_LIFE = 300000000
 local BEGUN = 'begun'
-local LONGEST_OFFER = 120
+local PUBLISHED_OFFER = 86400000000
+local PUBLISHED = 5
 local SETTINGS = '^(%d+) (%d+) (%x+)$'
 
 local function put_tombstone(name, by, life)

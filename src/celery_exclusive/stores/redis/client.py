@@ -55,7 +55,6 @@ class Server(Protocol):
     """The server that a store sends its requests to: a Redis, or the node of a cluster that has its data."""
 
     url: str
-    place: str
 
     @property
     def run(self) -> Callable[..., Any]: ...
@@ -85,7 +84,6 @@ class Client:
         self._witness, self._address = witness, to
         self.use_protocol: Callable[[Connection], object] = protocol.use_socket
         self.url = self._address.shown
-        self.place = address.place(self._address.options)
         self.replicas = self._address.replicas
         self.timeout = float(self._address.options["socket_timeout"] or 0)
         self._idle = Idle[Connection](lambda connection: connection.disconnect())

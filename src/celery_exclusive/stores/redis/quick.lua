@@ -135,14 +135,13 @@ if verb == 'enqueue' and not (op.expires_in or op.gives_up_in or op.replaces or 
   local is_new = not found[2] and not redis.call('GET', base .. 't:' .. #key .. ':' .. key .. ':' .. id)
   if is_new and not meta_text then
     local drawn = math.max((tonumber(redis.call('GET', fence)) or 0) + 1, now)
-    local seq, first_offer = whole(drawn), string.match(ARGV[7], SETTINGS)
-    local offer_until = whole(now + LONGEST_OFFER * first_offer)
+    local seq, offer_until = whole(drawn), whole(now + PUBLISHED_OFFER)
     redis.call('SET', fence, seq)
     local refused = push()
     if refused then return refused end
     redis.call('HSET', leases, '', op.limit .. ' 0 ' .. whole(NEVER) .. ' 0 1 0 0')
     redis.call('ZADD', base .. 'q:' .. key, seq, id)
-    redis.call('HSET', base .. 'o:' .. key, id, offer_until .. ' 1 ' .. seq)
+    redis.call('HSET', base .. 'o:' .. key, id, offer_until .. ' ' .. PUBLISHED .. ' ' .. seq)
     redis.call('HSET', messages, id, op.message)
     redis.call('ZADD', base .. 'due', offer_until, key)
     return drawn
@@ -155,7 +154,7 @@ if verb == 'enqueue' and not (op.expires_in or op.gives_up_in or op.replaces or 
     local first, first_offer = redis.call('ZRANGE', base .. 'q:' .. key, 0, 0)[1], string.match(ARGV[7], SETTINGS)
     local offer_until, offers = string.match(redis.call('HMGET', base .. 'o:' .. key, first or '')[1] or '', '^(%d+) (%d+) %d+$')
     local left = offer_until and offer_until - now
-    if left and left > 0 and (offers ~= '1' or left <= tonumber(first_offer)) then slots = 0 end
+    if left and left > 0 and (tonumber(offers) ~= PUBLISHED or left <= tonumber(first_offer)) then slots = 0 end
   end
   if is_new and slots and slots <= 0 and not redis.call('HMGET', messages, id)[1] then
     local drawn = math.max((tonumber(redis.call('GET', fence)) or 0) + 1, now)

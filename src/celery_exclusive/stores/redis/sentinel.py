@@ -52,7 +52,7 @@ class SentinelClient(Client):
     def __init__(self, url: str, witness: Witness | None) -> None:
         self._sentinels = parse(url)
         super().__init__(address.parse(self._sentinels.servers), witness)
-        self.url, self.place = self._sentinels.shown, ""
+        self.url = self._sentinels.shown
 
     def _options(self) -> dict[str, address.Option]:
         host, port = self._sentinels.find_primary()

@@ -195,8 +195,7 @@ local function enqueue()
     is_offered_at_once = holder_count + ahead < limit
     if not is_offered_at_once then shorten_offers() end
     entry = new_entry()
-    local offer_until = is_offered_at_once and now + LONGEST_OFFER * first_offer or 0
-    put(entry, WAITING, offer_until, is_offered_at_once and 1 or 0)
+    put(entry, WAITING, is_offered_at_once and now + PUBLISHED_OFFER or 0, is_offered_at_once and PUBLISHED or 0)
   end
   if entry.offer_until > now then return 'done', 1 end
   return 'parked', ahead + 1

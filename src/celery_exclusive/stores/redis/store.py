@@ -61,8 +61,8 @@ _RELEASED = _OFFERED = Reply(Applied(True))
 class RedisStore:
     """A store on a Redis or Valkey server, whose clock decides.
 
-    `clock`, if a test sets it, returns the time in microseconds instead. `place` is the database in
-    which it can also push messages; "" after it was refused.
+    `clock`, if a test sets it, returns the time in microseconds instead. `may_push`: the server has not
+    refused to push a message.
     """
 
     capabilities = Capabilities()
@@ -80,9 +80,8 @@ class RedisStore:
         self._witness = witness or Witness(f"{prefix}2:{{0}}:")
         self._base, self._older = self._witness.base, f"{prefix}1:{{0}}:"
         self._client: Server = client or self.connect(url)
-        self.url, self.place, self._replicas = self._client.url, self._client.place, 0
-        if isinstance(self._client, Client) and (replicas := self._client.replicas):
-            self._replicas, self.place = replicas, ""  # a message would go before the lease is confirmed
+        self.url, self.may_push = self._client.url, True
+        self._replicas = self._client.replicas if isinstance(self._client, Client) else 0
         self.clock: Callable[[], int | str] = _clock_of_the_server
         self._settings = f"{offer} {tombstone_ttl} "
 
@@ -156,7 +155,7 @@ class RedisStore:
                     return self.apply(key, operation, *more, run=partial(scripts.run_by, client))
             return self.apply(key, operation, *more)
         except _Refused:
-            self.place = ""
+            self.may_push = False
             return None
 
     def renew(self, leases: Sequence[tuple[str, Renew]]) -> list[bool]:
