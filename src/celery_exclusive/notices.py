@@ -32,6 +32,15 @@ def skipped(task: str, id: str, lock: str, by: Sequence[Owner], others: int) -> 
     logger.info("Task %s[%s] skipped: lock %s %s", task, id, lock, held(by, others))
 
 
+def given_up(task: str, id: str, lock: str, seconds: float | None, by: Sequence[Owner], others: int) -> None:
+    logger.info("Task %s[%s] skipped: it %s", task, id, gave_up_waiting(lock, seconds, by, others))
+
+
+def replaced(task: str, id: str, lock: str, newer: str) -> None:
+    text = "Task %s[%s] skipped: the newer task %s has taken its place in the line of lock %s"
+    logger.info(text, task, id, newer, lock)
+
+
 def duplicate(task: str, id: str, key: str, existing_id: str) -> None:
     logger.info("Task %s[%s] skipped: unique key %s is held by %s", task, id, key, existing_id)
 
@@ -287,6 +296,16 @@ def releases_dropped(key: str, count: int) -> None:
         "queued_ttl; `celery -A proj locks release KEY` releases one at once"
     )
     logger.warning(text, count, key)
+
+
+def gave_up_waiting(lock: str, seconds: float | None, by: Sequence[Owner], others: int) -> str:
+    """Describe a wait: "waited for lock <key>, held by <task id> for 31.0s, and gave up after 30 s".
+
+    `seconds` is None if the code of this worker has no `give_up_after` any more.
+    """
+    owners = f", {held(by, others)}," if by else ""  # it may be free by now
+    after = "" if seconds is None else f" after {seconds:g} s"
+    return f"waited for lock {lock}{owners} and gave up{after} (give_up_after)"
 
 
 def held(by: Sequence[Owner], others: int = 0) -> str:

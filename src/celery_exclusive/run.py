@@ -118,6 +118,9 @@ def leases_of_runs() -> Iterator[Lease]:
 
 def _refusal(task: str, option: Exclusive, outcome: Outcome) -> str:
     """Return the text of the error of a task that fails because its lock is held, or its line is full."""
+    if outcome.reason == "given up":
+        gave_up = notices.gave_up_waiting(outcome.key, option.give_up_after, outcome.by, outcome.others)
+        return f"task {task} {gave_up}. Call it again later, or use on_give_up='skip'"
     held = notices.held(outcome.by, outcome.others)
     if outcome.reason == "full":
         return (
@@ -125,4 +128,7 @@ def _refusal(task: str, option: Exclusive, outcome: Outcome) -> str:
             f"waiting already, as many as max_waiting allows; the lock is {held}. Call it again "
             "later, or use on_full='skip'"
         )
-    return option.refusal(task, outcome.key, held)
+    return (
+        f"task {task} found lock {outcome.key} {held}. Call it again later, or use on_conflict='wait' or "
+        "'skip'"
+    )

@@ -23,6 +23,7 @@ from celery_exclusive.core.operations import (
     Full,
     Granted,
     Held,
+    Over,
     Owner,
     Parked,
     Remove,
@@ -32,11 +33,16 @@ from celery_exclusive.core.plan import Ask, Plan
 
 @dataclass(frozen=True, slots=True)
 class Policy:
-    """The values of a task's option that decide a conflict."""
+    """The values of a task's option that decide a conflict.
+
+    `gives_up_in`: the time for which a new task waits in line.
+    """
 
     on_conflict: str = "wait"
     on_full: str = "raise"
     max_waiting: int | None = None
+    gives_up_in: int | None = None
+    on_give_up: str = "raise"
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,7 +54,7 @@ class Outcome:
     the message runs, or has run.
 
     * `key`: the key that decided. `by` and `others`: its owners, as in `Parked`. `existing_id`: the task of
-      the first owner.
+      the first owner, or the newer task by which this one was replaced.
     * `reason`: the reason of a skip or failure.
     * `fence`, `unique_fence`: the fences of the lock and of the unique key, as far as they were granted.
     * `position`: the place of a waiting task in line. `waiting`: the number of tasks in a full line.
@@ -59,7 +65,7 @@ class Outcome:
     key: str = ""
     by: tuple[Owner, ...] = ()
     existing_id: str = ""
-    reason: Literal["held", "full", "duplicate"] = "held"
+    reason: Literal["held", "full", "duplicate", "replaced", "given up"] = "held"
     fence: int = 0
     unique_fence: int = 0
     position: int = 0
@@ -71,17 +77,28 @@ class Outcome:
     def has_lock(self) -> bool:
         return self.fence > 0
 
+    @property
+    def ends_wait(self) -> bool:
+        """Whether the task ends since its wait is over: a later copy of its message must not end it again."""
+        return self.reason in ("replaced", "given up")
+
     def is_against(self, task: str) -> bool:
         """Whether this task owns the key."""
         return task in (self.existing_id, *(task_id(owner.id) for owner in self.by))
+
+    def given_up(self, on_give_up: str) -> Outcome:
+        """Return the outcome of a task that has waited for as long as its option says."""
+        return replace(self, kind=ON_CONFLICT[on_give_up], reason="given up")
 
     def as_duplicate(self, key: str, by: tuple[Owner, ...]) -> Outcome:
         """Return the outcome of a run whose unique key these owners hold. The run keeps its lock."""
         return replace(self, kind="skip", key=key, by=by, existing_id=first_task_id(by), reason="duplicate")
 
 
+IN_LINE = ("wait", "latest")
+"""The values of `on_conflict` with which a task waits in line."""
 ON_CONFLICT: dict[str, Literal["skip", "fail", "reschedule"]] = {
-    "wait": "reschedule",  # if it cannot be parked
+    **dict.fromkeys(IN_LINE, "reschedule"),  # if it cannot be parked
     "skip": "skip",
     "raise": "fail",
     "reschedule": "reschedule",
@@ -129,15 +146,22 @@ def _acquire_lock(delivery: Delivery, claim: Claim, policy: Policy) -> Plan[Outc
     if queued_id and isinstance(answer, Held) and _is_held_for(queued_id, answer.by):
         return Outcome("reschedule", claim.key, answer.by, first_task_id(answer.by), others=answer.others)
     has_to_wait = isinstance(answer, Held) and _has_to_wait(delivery, policy, answer.by)
-    waits = has_to_wait or policy.on_conflict == "wait"
+    waits = has_to_wait or policy.on_conflict in IN_LINE
     if isinstance(answer, Held) and waits and delivery.can_be_parked:
         is_new = not (has_to_wait or delivery.was_admitted)
         acquire = replace(acquire, at_once=False, max_waiting=policy.max_waiting if is_new else None)
+        if not delivery.may_have_begun:
+            replaces = policy.on_conflict == "latest"
+            acquire = replace(acquire, gives_up_in=policy.gives_up_in, replaces=replaces)
         answer = yield Ask(claim.key, acquire, park=True)
     if isinstance(answer, Granted):
         return Outcome("run", claim.key, fence=answer.fence)
     if isinstance(answer, Parked):
         return Outcome("wait", claim.key, answer.by, position=answer.position, others=answer.others)
+    if isinstance(answer, Over):
+        newer = task_id(answer.newer)
+        over = Outcome("skip", claim.key, answer.by, newer or first_task_id(answer.by), others=answer.others)
+        return replace(over, reason="replaced") if newer else over.given_up(policy.on_give_up)
     if isinstance(answer, Full):
         kind = ON_CONFLICT[policy.on_full]
         held = Outcome(kind, claim.key, answer.by, first_task_id(answer.by), others=answer.others)

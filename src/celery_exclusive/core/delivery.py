@@ -34,6 +34,8 @@ class Delivery(Claims):
 
     * `duplicate_of`: the key and its task, if the message was sent as a duplicate.
     * `was_admitted`: the task was admitted before; this is a retry, or a redelivery.
+    * `may_have_begun`: the same, without messages that have only waited in line. The task does not give up,
+      and no newer one replaces it.
     * `recovers`: the store keeps the message behind its run, at the first of its `leases`, and publishes it
       again if the run dies.
     * `order`: the order in which the tasks of its lock start; None: the order of arrival.
@@ -53,6 +55,7 @@ class Delivery(Claims):
     promoted: str | None = None
     offered: str | None = None
     was_admitted: bool = False
+    may_have_begun: bool = False
     recovers: bool = False
     order: Order | None = None
     can_be_parked: bool = True
@@ -97,11 +100,12 @@ class Delivery(Claims):
     def acquire(self, claim: Claim, *, at_once: bool = False) -> Acquire:
         """Return the request for one of its keys. A key that was not offered sees it as a redelivery.
 
+        So does a key whose offer has no epoch, since the message was published again after the offer.
         With `at_once` a message that the store keeps for recovery gets the key or is refused, never parked.
         """
         recovers = self.recovers and (claim is self.exclusive or not self.exclusive)
         redelivered, promoted = self.may_be_in_line, None
-        if self.promoted is not None and self.offered == claim.key:
+        if self.promoted and self.offered == claim.key:
             redelivered, promoted = self.redelivered, self.promoted
         return Acquire(
             claim.id,

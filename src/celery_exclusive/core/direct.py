@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from celery_exclusive.core.admission import ON_CONFLICT, Outcome
+from celery_exclusive.core.admission import IN_LINE, ON_CONFLICT, Outcome
 from celery_exclusive.core.claim import FINISHED, STARTED, Claim, UniqueClaim, first_task_id
 from celery_exclusive.core.operations import Granted, Held
 from celery_exclusive.core.plan import Ask, Plan
@@ -19,7 +19,7 @@ def admit_directly(lock: Claim | None, unique: UniqueClaim | None, on_conflict: 
     outcome = Outcome("run")
     if lock:
         key = lock.key
-        answer = yield Ask(key, lock.acquire(), park=on_conflict in ("wait", "reschedule"))
+        answer = yield Ask(key, lock.acquire(), park=on_conflict in (*IN_LINE, "reschedule"))
         if isinstance(answer, Held):
             return Outcome(
                 ON_CONFLICT[on_conflict], key, answer.by, first_task_id(answer.by), others=answer.others

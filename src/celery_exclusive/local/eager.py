@@ -52,10 +52,11 @@ class EagerTask(CeleryTask):  # type: ignore[type-arg]
     ) -> Any:
         """Run the task here and now, as Celery's own does, under the real lock of its key.
 
-        While another owner holds the key, a task with `on_conflict="wait"` or "reschedule" blocks until the
-        key is free, a task with "skip" returns the skip result, and a task with "raise", or that has waited
-        for `give_up_after`, fails with `LockHeld`. A call inside a run that holds the key runs under the
-        lease of that run. With `on_store_error="allow"` the task runs without a lease as soon as the store
+        While another owner holds the key, a task with `on_conflict="wait"`, "latest" or "reschedule" blocks
+        until the key is free, a task with "skip" returns the skip result, and a task with "raise" fails with
+        `LockHeld`. A task that has blocked for `give_up_after` fails or is skipped, as `on_give_up` says. No
+        newer call replaces a call that blocks. A call inside a run that holds the key runs under the lease of
+        that run. With `on_store_error="allow"` the task runs without a lease as soon as the store
         does not answer. A task with `unique=` whose key is held, by a queued or running task, is skipped, or
         raises. Under `task_always_eager` no request is sent to the store, and nothing conflicts.
 
@@ -205,19 +206,25 @@ class _EagerRun:
                 self.run.unique_lease = acquisition.lease if may_hold else None
             return
         key, existing_id = outcome.key, outcome.existing_id
-        if outcome.kind == "reschedule" and self.services.conflicts_when_eager:
-            held = notices.held(outcome.by, outcome.others)
-            text = (
-                f"task {self.task.name} would wait for lock {key}, which is {held}. In a test with "
-                "lock_store nothing would release it: end the block that holds it, or advance the clock"
-            )
-            raise LockHeld(text, key, existing_id)
+        option = self.exclusive
+        if outcome.kind == "reschedule" and option:
+            if option.give_up_after is None:  # only in a test
+                held = notices.held(outcome.by, outcome.others)
+                text = (
+                    f"task {self.task.name} would wait for lock {key}, which is {held}. In a test with "
+                    "lock_store nothing would release it: end the block that holds it, or advance the clock"
+                )
+                raise LockHeld(text, key, existing_id)
+            outcome = outcome.given_up(option.on_give_up)
         if outcome.reason == "duplicate":
             self.duplicate_of = existing_id
             if self.unique and self.unique.on_conflict == "raise":
                 text = f"task {self.task.name} did not run: unique key {key} is held by {existing_id}"
                 raise DuplicateTask(text, key, existing_id)
             notices.duplicate(self.task.name, self.id, key, existing_id)
+        elif outcome.kind == "skip" and outcome.reason == "given up" and option:
+            by, others = outcome.by, outcome.others
+            notices.given_up(self.task.name, self.id, key, option.give_up_after, by, others)
         elif outcome.kind == "skip":
             notices.skipped(self.task.name, self.id, key, outcome.by, outcome.others)
         self.run.replace_body(self.task.name, outcome, self.exclusive, self.unique)

@@ -5,13 +5,22 @@ from __future__ import annotations
 from dataclasses import KW_ONLY, dataclass
 from typing import ClassVar, Literal, get_args
 
+from celery_exclusive.core.admission import IN_LINE
 from celery_exclusive.core.claim import FINISHED, PERIOD, UniqueUntil
 from celery_exclusive.errors import shown
-from celery_exclusive.options.amounts import A_COUNT, LONGEST, is_count, is_duration, seconds_from
+from celery_exclusive.options.amounts import (
+    A_COUNT,
+    LONGEST,
+    is_count,
+    is_duration,
+    microseconds,
+    seconds_from,
+)
 from celery_exclusive.options.option import ALL, Option, explain_wrong_arguments, is_switch
 
-OnConflict = Literal["wait", "skip", "raise", "reschedule"]
+OnConflict = Literal["wait", "latest", "skip", "raise", "reschedule"]
 OnFull = Literal["raise", "skip"]
+OnGiveUp = Literal["raise", "skip"]
 StartOrder = Literal["arrived", "published", "any"]
 
 
@@ -45,11 +54,17 @@ class Exclusive(Option):
         ttl: seconds without heartbeat after which the lease of a dead worker expires, from 0.1. It does not
             limit the run time. Default None: the setting `exclusive_ttl` (30 s).
         on_conflict: what a task does if its key is held. Default "wait": it waits in line and in order, but
-            in no worker slot. "skip": it ends with SUCCESS, without its body. "raise": it fails with
-            `LockHeld`, and so do the chain and the chord it is in. "reschedule": its message is published
-            again with a delay that grows from about 1 s to about 60 s, in no order; no task waits in line.
-        give_up_after: with on_conflict="reschedule", after how many seconds since its first try it fails with
-            `LockHeld` instead, by the clocks of the workers. Default None: never.
+            in no worker slot. "latest": it waits, and takes the place of the task that waits already, which
+            ends with SUCCESS, without its body; so up to `limit` tasks run, and the newest waits. "skip": it
+            ends with SUCCESS, without its body. "raise": it fails with `LockHeld`, and so do the chain and
+            the chord it is in. "reschedule": its message is published again with a delay that grows from
+            about 1 s to about 60 s, in no order; no task waits in line.
+        give_up_after: with on_conflict="wait", "latest" or "reschedule", the seconds after which a task does
+            not wait any longer. They begin when it joins the line, by the clock of the store, or at its first
+            try, by the clocks of the workers. A task that has been admitted before, such as a retry, does not
+            give up. Default None: never.
+        on_give_up: what a task does then. Default "raise": it fails with `LockHeld`, and so do the chain and
+            the chord it is in. "skip": it ends with SUCCESS, without its body.
         max_waiting: how many tasks may wait in line per key, an int from 1. Retries and redelivered messages
             count, but are never refused. Default None: the setting `exclusive_max_waiting` (any number).
         on_full: what a task does if so many wait in line. Default "raise": it fails with `LockHeld`, and
@@ -63,17 +78,18 @@ class Exclusive(Option):
             the broker's visibility timeout is over. Default None: the setting `exclusive_recover`, by default
             on where brokers have such a timeout (Redis, SQS), and off for RabbitMQ, which needs none. A
             worker does not start if a task is declared with True and has early acknowledgement.
-        order: the order in which the tasks of a key start, with on_conflict="wait". Default "arrived": as
-            they reach the store from their workers. "published": as they were published, by all processes;
-            a call for a busy key goes from its caller into the line, and to no worker before its turn; a
-            call with an eta or a countdown joins the line when it is due. "any": a free slot is granted to
-            the first task that asks, also before waiting tasks.
+        order: the order in which the tasks of a key start, with on_conflict="wait" or "latest". Default
+            "arrived": as they reach the store from their workers. "published": as they were published, by
+            all processes; a call for a busy key goes from its caller into the line, and to no worker before
+            its turn; a call with an eta or a countdown joins the line when it is due. "any", not for
+            "latest": a free slot is granted to the first task that asks, also before waiting tasks.
         keep_on_retry: whether a run that ends with a retry (`self.retry`, `autoretry_for`) leaves its lease
             to the retry, so that no other task runs between the attempts. The retry holds the lease during
             its countdown and for `exclusive_queued_ttl` after that, all others wait as long. Default False:
             the lease is released, and the retry waits for its turn. A retry with another key never gets it.
-        skip_result: the result of a skipped run, any constant that JSON can express (None too).
-            Default: `{"skipped": {"key": ..., "existing_id": ...}}`.
+        skip_result: the result of a skipped run, any constant that JSON can express (None too). Default:
+            `{"skipped": {"key": ..., "existing_id": ...}}`, with the id of the task that holds the key, or of
+            the newer task with "latest".
 
     Raises:
         OptionError: at once if a value or a name is wrong, a time longer than 157,766,400 s (5 years), or a
@@ -94,17 +110,26 @@ class Exclusive(Option):
     limit: int = 1
     on_conflict: OnConflict = "wait"
     give_up_after: float | None = None
+    on_give_up: OnGiveUp = "raise"
     max_waiting: int | None = None
     on_full: OnFull = "raise"
     order: StartOrder = "arrived"
     keep_on_retry: bool = False
 
-    def refusal(self, task: str, key: str, held: str) -> str:
-        """Return the text of the error of a run that fails because its lock is `held` by the owners named."""
-        found = f"task {task} found lock {key} {held}"
-        if self.on_conflict == "raise":
-            return f"{found}. Call it again later, or use on_conflict='wait' or 'skip'"
-        return f"{found}, and gave up after {self.give_up_after:g} s (give_up_after). Call it again later"
+    @property
+    def has_line(self) -> bool:
+        """Whether its tasks wait in line."""
+        return self.on_conflict in IN_LINE
+
+    @property
+    def gives_up_in(self) -> int | None:
+        """The microseconds for which a new task waits. None: without end."""
+        return None if self.give_up_after is None else microseconds(self.give_up_after)
+
+    @property
+    def replaces(self) -> bool:
+        """Whether a new task takes the place of the waiting one."""
+        return self.on_conflict == "latest"
 
     def _check_own(self) -> None:
         if not is_count(self.limit):
@@ -112,8 +137,8 @@ class Exclusive(Option):
         self._check_choice(
             "on_conflict",
             get_args(OnConflict),
-            "is none of 'wait' (in line), 'skip' (without a run), 'raise' (LockHeld) and 'reschedule' (again "
-            "later)",
+            "is none of 'wait' (in line), 'latest' (the newest waits), 'skip' (without a run), 'raise' "
+            "(LockHeld) and 'reschedule' (again later)",
         )
         self._check_give_up_after()
         self._check_choice(
@@ -131,10 +156,15 @@ class Exclusive(Option):
         self._check_line()
 
     def _check_line(self) -> None:
-        """Refuse what is for a line where there is none, or where calls join it themselves."""
+        """Refuse what is for a line where there is none or another one, or where calls join it themselves."""
+        if not self.has_line and self.order != "arrived":
+            self._refuse_without_line(f"order={self.order!r}")
+        if self.on_conflict == "latest" and self.order == "any":
+            self.refuse(
+                "on_conflict='latest' has no order='any': an older task could start after a newer one. Leave "
+                "order= out, or use order='published'."
+            )
         if self.on_conflict != "wait":
-            if self.order != "arrived":
-                self._refuse_without_line(f"order={self.order!r}")
             if self.max_waiting is not None:
                 self._refuse_without_line(f"max_waiting={self.max_waiting!r}")
             if self.on_full != "raise":
@@ -146,21 +176,27 @@ class Exclusive(Option):
             )
 
     def _refuse_without_line(self, given: str) -> None:
+        line = "only the newest task waits" if self.has_line else "there is no line"
         self.refuse(
-            f"{given} is for on_conflict='wait': with {self.on_conflict!r} there is no line. Leave one of "
-            "them out."
+            f"{given} is for on_conflict='wait': with {self.on_conflict!r} {line}. Leave one of them out."
         )
 
     def _check_give_up_after(self) -> None:
         seconds = self.give_up_after
+        self._check_choice(
+            "on_give_up", get_args(OnGiveUp), "is neither 'raise' (LockHeld) nor 'skip' (without a run)"
+        )
         if seconds is None:
+            if self.on_give_up != "raise":
+                self.refuse(
+                    f"on_give_up={self.on_give_up!r} is for give_up_after=: without it a task never gives "
+                    "up. Add give_up_after=60 for a minute, or leave it out."
+                )
             return
-        if self.on_conflict != "reschedule":
-            hint = " A call that may wait in line for so long only has expires=." * (
-                self.on_conflict == "wait"
-            )
+        if self.on_conflict in ("skip", "raise"):
             self.refuse(
-                f"give_up_after={shown(seconds)} is for on_conflict='reschedule'. Leave it out.{hint}"
+                f"give_up_after={shown(seconds)} is for on_conflict='wait', 'latest' or 'reschedule': with "
+                f"{self.on_conflict!r} no task waits. Leave one of them out."
             )
         if not is_duration(seconds, at_least=0) or seconds == 0:
             self.refuse(

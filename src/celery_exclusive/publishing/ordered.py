@@ -66,19 +66,29 @@ class OrderedPublish(AskingPublish):
 
     def _is_done(self, captured: Captured) -> bool:
         """Put the message into the line. Return whether it has been sent, or is sent when its turn comes."""
-        expires_in = microseconds_until(captured.encoded.headers.get("expires"))
+        terms = self._terms(captured.encoded)
         if push := self.prepare_push(captured):
             channel, to, payload = push
             signed = self.services.signer.sign_parked(payload, self.key, self.id)
-            enqueue = Enqueue(self.id, signed, self.option.limit, expires_in)
+            enqueue = Enqueue(self.id, signed, *terms)
             if self.push(enqueue, channel, to, None if signed is payload else payload):
                 return True
         stored = _stored(captured.encoded, self.header).dump()
-        enqueue = Enqueue(self.id, stored, self.option.limit, expires_in)
+        enqueue = Enqueue(self.id, stored, *terms)
         if self.request(enqueue, sends=True) == Applied(True):
             return False
         captured.declare()
         return True
+
+    def _terms(self, encoded: Encoded) -> tuple[int, int | None, int | None, bool]:
+        """Return the limit of the line, and the terms on which the message waits there.
+
+        What goes on with a run does not give up, and replaces no other message.
+        """
+        option, expires_in = self.option, microseconds_until(encoded.headers.get("expires"))
+        if self.message.origin.run or self.message.options.get("retries"):
+            return option.limit, expires_in, None, False
+        return option.limit, expires_in, option.gives_up_in, option.replaces
 
     def _go_without_place(self, error: StoreError) -> None:
         """Let the message be sent without its place, or raise."""

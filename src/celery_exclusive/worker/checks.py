@@ -77,7 +77,7 @@ def refuse_declared(conf: Any, task_name: str, option: Option) -> None:
 
 
 def _waits(option: Option) -> bool:
-    return isinstance(option, Exclusive) and option.on_conflict == "wait"
+    return isinstance(option, Exclusive) and option.has_line
 
 
 def _refuse_wait(store: Store, task_name: str, option: Option) -> None:

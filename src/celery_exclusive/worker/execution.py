@@ -124,7 +124,9 @@ class Execution:
         if option is None:
             return Policy()
         most = option.max_waiting or self.services.settings.exclusive_max_waiting
-        return Policy(option.on_conflict, option.on_full, most)
+        if option.replaces:  # the newest task always finds a place
+            most = None
+        return Policy(option.on_conflict, option.on_full, most, option.gives_up_in, option.on_give_up)
 
     def ask(self, asked: Ask) -> Answer:
         """Send a request of the plan to the store."""
@@ -192,13 +194,14 @@ class Execution:
         """Prepare the run for its outcome, or end the delivery. None: try again, as it was not published."""
         if outcome.kind == "reschedule":
             option = self.delivery.lock_option(outcome.key)  # for its unique key it waits without end
-            if later := next_try(self.delivery.stored, option.give_up_after if option else None):
+            gives_up = option and not self.delivery.may_have_begun
+            if later := next_try(self.delivery.stored, option.give_up_after if option and gives_up else None):
                 again, pause = later
                 if end := self.publish_again(again):
                     name = name_of_key(self.task, self.delivery, self.call, outcome.key)
                     notices.rescheduled(self.task.name, self.task_id, name, outcome.by, outcome.others, pause)
                 return end
-            outcome = replace(outcome, kind="fail")
+            outcome = outcome.given_up(self.policy.on_give_up)
         self.leases.note_granted(outcome, self.asked_at)
         if outcome.kind == "run":
             if self.delivery.deaths:

@@ -32,6 +32,12 @@ def log_outcome(task: Any, delivery: Received, call: tuple[str, Any, Any, Any], 
         notices.stale(task.name, id, name)
     elif outcome.reason == "duplicate":
         notices.duplicate(task.name, id, outcome.key, outcome.existing_id)
+    elif outcome.reason == "replaced":
+        notices.replaced(task.name, id, name, outcome.existing_id)
+    elif outcome.reason == "given up":
+        option = delivery.lock_option(outcome.key)
+        seconds = option.give_up_after if option else None
+        notices.given_up(task.name, id, name, seconds, outcome.by, outcome.others)
     elif outcome.reason == "full":
         notices.full(task.name, id, name, outcome.waiting, outcome.by, outcome.others)
     else:

@@ -145,8 +145,9 @@ class RunLeases:
         may_hold_lock = outcome is None or outcome.kind == "run" or outcome.has_lock
         if outcome and outcome.kind in ("skip", "fail") and not may_hold_lock:  # its run may have left it one
             self.worker.services.releaser.add_retry(self.run.task_id, self.delivery.header)
+        was_at_lock = may_hold_lock or bool(outcome and outcome.ends_wait)
         try:
-            interruption = self._release_lock(done=done) if may_hold_lock else None
+            interruption = self._release_lock(done=done) if was_at_lock else None
         except Exception as error:  # noqa: BLE001 - the task has its result
             lock = self.delivery.key
             notices.trouble(

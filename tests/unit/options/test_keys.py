@@ -502,7 +502,7 @@ def test_a_template_that_is_none_is_refused_with_an_example(template: str):
 
 @pytest.mark.promise(
     "The hint of a refused option names what helps: a template into a dict or a list leads to a function "
-    'that works, and `give_up_after` with "wait" to `expires=`',
+    "that works, and `on_give_up` alone to `give_up_after`",
     name="hints",
     broke="red before: an attribute of a dict, and `max_waiting`",
 )

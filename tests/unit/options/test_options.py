@@ -13,6 +13,7 @@ from weakref import WeakKeyDictionary
 import pytest
 from celery import Celery, Task, shared_task
 
+from celery_exclusive.core.records import SECOND
 from celery_exclusive.errors import OptionError
 from celery_exclusive.options import option as option_module
 from celery_exclusive.options.amounts import LONGEST, MOST
@@ -142,9 +143,14 @@ def test_a_skipped_run_returns_the_constant_that_was_given(constant: object):
         ({"recover": "yes"}, ["recover='yes'", "exclusive_recover"]),
         ({"keep_on_retry": 60}, ["keep_on_retry=60", "True or False"]),
         (
-            {"give_up_after": 9},
-            ["give_up_after=9", "on_conflict='reschedule'", "A call that may wait in line", "has expires=."],
+            {"on_conflict": "skip", "give_up_after": 9},
+            ["give_up_after=9", "'wait', 'latest' or 'reschedule'", "with 'skip' no task waits"],
         ),
+        ({"on_give_up": "skip"}, ["on_give_up='skip'", "Add give_up_after=60"]),
+        ({"give_up_after": 9, "on_give_up": "skp"}, ["on_give_up='skp'", "did you mean 'skip'?"]),
+        ({"on_conflict": "latest", "max_waiting": 2}, ["max_waiting=2", "only the newest task waits"]),
+        ({"on_conflict": "latest", "on_full": "skip"}, ["on_full='skip'", "only the newest task waits"]),
+        ({"on_conflict": "latest", "order": "any"}, ["order='any'", "or use order='published'"]),
         ({"on_conflict": "reschedule", "give_up_after": 0}, ["give_up_after=0", "above 0"]),
         ({"on_conflict": "reschedule", "give_up_after": "9"}, ["give_up_after='9'", "number of seconds"]),
         ({"on_conflict": "raise", "max_waiting": 2}, ["max_waiting=2", "with 'raise' there is no line"]),
@@ -177,12 +183,13 @@ def test_a_skipped_run_returns_the_constant_that_was_given(constant: object):
             {"on_conflict": "reschedule", "give_up_after": 1e300},
             ["give_up_after=1e+300", "above 0 and up to 157766400", "None for never"],
         ),
-        ({"give_up_after": 10**5000}, ["give_up_after=<int of many digits>", "on_conflict='reschedule'"]),
+        ({"give_up_after": 10**5000}, ["give_up_after=<int of many digits>", "above 0 and up to 157766400"]),
         ({"max_waiting": 0}, ["max_waiting=0", "whole number from 1", "on_conflict='skip' if no task may"]),
         ({"max_waiting": 1.5}, ["max_waiting=1.5", "whole number from 1", "exclusive_max_waiting"]),
         ({"max_waiting": True}, ["max_waiting=True", "whole number from 1"]),
         ({"on_full": "rise"}, ["on_full='rise'", "'raise' (LockHeld)", "'skip'", "did you mean 'raise'?"]),
         ({"on_full": None}, ["on_full=None", "'raise'", "'skip'"]),
+        ({"on_conflict": "lates"}, ["'lates'", "did you mean 'latest'?"]),
         ({"on_conflict": "skip", "max_waiting": 3}, ["max_waiting=3", "on_conflict='wait'", "no line"]),
         ({"on_conflict": "skip", "on_full": "skip"}, ["on_full='skip'", "on_conflict='wait'", "no line"]),
         ({"on_store_error": "alow"}, ["on_store_error='alow'", "'raise'", "did you mean 'allow'?"]),
@@ -198,7 +205,7 @@ def test_a_wrong_option_is_refused_where_it_is_written(options: dict[str, Any], 
 def test_the_largest_amounts_are_accepted():
     option = Exclusive(limit=MOST, ttl=LONGEST, max_waiting=MOST)
     assert (option.limit, option.ttl, option.max_waiting) == (10**9, 157_766_400, 10**9)
-    assert Exclusive(on_conflict="reschedule", give_up_after=LONGEST).give_up_after == LONGEST
+    assert Exclusive(give_up_after=LONGEST).gives_up_in == LONGEST * SECOND
 
 
 def test_several_parameters_that_are_no_tuple_are_refused():
