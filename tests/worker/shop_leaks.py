@@ -24,6 +24,8 @@ POLICIES: dict[str, dict[str, Any]] = {
     "skip": {"exclusive": Exclusive("token", on_conflict="skip")},
     "strict": {"exclusive": Exclusive("token", on_conflict="raise")},
     "later": {"exclusive": Exclusive("token", on_conflict="reschedule", give_up_after=0.5)},
+    "hasty": {"exclusive": Exclusive("token", give_up_after=0.5)},
+    "replaced": {"exclusive": Exclusive("token", on_conflict="latest")},
     "full": {"exclusive": Exclusive("token", max_waiting=1)},
     "quiet": {"exclusive": Exclusive("token", max_waiting=1, on_full="skip")},
     "lost": {"exclusive": Exclusive("token", ttl=600)},

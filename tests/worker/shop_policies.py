@@ -12,6 +12,11 @@ from tests.worker.shop import act, app, task
 __all__ = ["app"]
 POLICIES: dict[str, dict[str, Any]] = {
     'Exclusive(on_conflict="wait")': {"exclusive": Exclusive("key")},
+    "Exclusive(give_up_after=3)": {"exclusive": Exclusive("key", give_up_after=3)},
+    'Exclusive(give_up_after=3, on_give_up="skip")': {
+        "exclusive": Exclusive("key", give_up_after=3, on_give_up="skip")
+    },
+    'Exclusive(on_conflict="latest")': {"exclusive": Exclusive("key", on_conflict="latest")},
     'Exclusive(on_conflict="skip")': {"exclusive": Exclusive("key", on_conflict="skip")},
     'Exclusive(on_conflict="raise")': {"exclusive": Exclusive("key", on_conflict="raise")},
     'Exclusive(on_conflict="reschedule")': {"exclusive": Exclusive("key", on_conflict="reschedule")},

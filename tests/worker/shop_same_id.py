@@ -15,6 +15,7 @@ POLICIES: dict[str, dict[str, Any]] = {
     "skip": {"exclusive": Exclusive("key", on_conflict="skip")},
     "raise": {"exclusive": Exclusive("key", on_conflict="raise")},
     "give up": {"exclusive": Exclusive("key", on_conflict="reschedule", give_up_after=1)},
+    "give up in line": {"exclusive": Exclusive("key", give_up_after=1)},
     "full": {"exclusive": Exclusive("key", max_waiting=1)},
     "both": {"unique": Unique("tag"), "exclusive": Exclusive("key", on_conflict="skip")},
 }

@@ -28,7 +28,7 @@ def conflicts(lab: Lab, worker: Worker) -> dict[str, str]:
     """Let calls meet a held key in every way; return the log line of each."""
     lines = {}
     said = {"wait": "parked", "quiet": "skipped", "skip": "skipped", "later": "rescheduled"}
-    for name in ("wait", "skip", "strict", "later", "quiet", "full"):
+    for name in ("wait", "skip", "strict", "later", "hasty", "replaced", "quiet", "full"):
         send(lab, name, f"{name} holder", hold=True)
         lab.journal.wait_for("start", tag=f"{name} holder")
         if name in ("quiet", "full"):
@@ -36,7 +36,11 @@ def conflicts(lab: Lab, worker: Worker) -> dict[str, str]:
         other = send(lab, name, "other")
         if name in said:
             lines[name] = worker.wait_for_log(f"[{other.id}] {said[name]}")
-        if name in ("strict", "full", "later"):
+        if name == "replaced":
+            worker.wait_for_log(f"[{other.id}] parked")
+            send(lab, name, "newer")
+            lines[name] = worker.wait_for_log(f"[{other.id}] skipped")
+        if name in ("strict", "full", "later", "hasty"):
             with pytest.raises(
                 LockHeld, match=rf"task {MODULE}\.{name} .* lock x:{MODULE}\.{name}:[0-9a-f]{{32}}[ :]"
             ):

@@ -74,7 +74,7 @@ def test_a_unique_call_under_the_id_of_a_task_that_has_finished_runs_as_in_celer
 
 
 @pytest.mark.proves("one task id")
-@pytest.mark.parametrize("policy", ["skip", "raise", "give up", "full", "both"])
+@pytest.mark.parametrize("policy", ["skip", "raise", "give up", "give up in line", "full", "both"])
 @on_stages("prefork", "threads", brokers=("redis",))
 def test_calls_with_the_task_id_of_the_holder_end_without_a_run_and_without_a_result(
     stage: Stage, policy: str

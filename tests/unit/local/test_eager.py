@@ -87,10 +87,15 @@ def test_apply_of_a_task_that_raises_or_gives_up_fails(app: Celery, store: Memor
     def hasty() -> str:
         return "loaded"
 
+    @app.task(name="newest", shared=False, exclusive=hasty.exclusive.replace(on_conflict="latest"))
+    def newest() -> str:
+        return "loaded"
+
     with lock("repo:17", app=app):
         for task, said in (
             (strict, "task strict found lock"),
             (hasty, "held by lock:.*, and gave up after 0.1 s"),
+            (newest, "held by lock:.*, and gave up after 0.1 s"),
         ):
             failed = task.apply()
             assert failed.state == "FAILURE"
@@ -99,7 +104,11 @@ def test_apply_of_a_task_that_raises_or_gives_up_fails(app: Celery, store: Memor
     assert [strict.apply().get(), hasty.apply().get()] == ["loaded"] * 2
 
 
-def test_apply_of_a_task_that_skips_returns_the_skip_result(app: Celery, store: MemoryStore) -> None:
+def test_apply_of_a_task_that_skips_returns_the_skip_result(
+    app: Celery, store: MemoryStore, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level("INFO", "celery_exclusive")
+
     @app.task(name="load", shared=False, exclusive=Exclusive(key="repo:17", on_conflict="skip"))
     def load() -> str:
         return "loaded"
@@ -108,7 +117,16 @@ def test_apply_of_a_task_that_skips_returns_the_skip_result(app: Celery, store: 
     def quiet() -> str:
         return "loaded"
 
+    @app.task(
+        name="hasty", shared=False, exclusive=Exclusive(key="repo:17", give_up_after=0.1, on_give_up="skip")
+    )
+    def hasty() -> str:
+        return "loaded"
+
     with lock("repo:17", app=app):
+        assert hasty.apply().get()["skipped"]["existing_id"].startswith("lock:")
+        assert "Task hasty[" in caplog.text
+        assert "skipped: it waited for lock x=repo:17 held by lock:" in caplog.text
         skipped = load.apply()
         assert skipped.state == "SUCCESS"
         assert skipped.get()["skipped"]["existing_id"].startswith("lock:")

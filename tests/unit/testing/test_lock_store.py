@@ -68,10 +68,30 @@ def test_a_task_that_would_wait_says_so_instead(lock_store: LockStore, app: Cele
     @app.task(shared=False, exclusive=Exclusive(key="repo:{number}"))
     def sync(number: int) -> None: ...
 
+    @app.task(shared=False, exclusive=sync.exclusive.replace(on_conflict="latest"))
+    def build(number: int) -> None: ...
+
     would_wait = "would wait for lock x=repo:17, which is held by another-owner"
-    with lock_store.held("repo:17"), pytest.raises(LockHeld, match=would_wait) as conflict:
-        sync.delay(17)
-    assert conflict.value.holder.startswith("another-owner")
+    with lock_store.held("repo:17"):
+        for task in (sync, build):
+            with pytest.raises(LockHeld, match=would_wait) as conflict:
+                task.delay(17)
+            assert conflict.value.holder.startswith("another-owner")
+
+
+@pytest.mark.proves("lock_store")
+def test_a_task_that_gives_up_does_so_at_once(lock_store: LockStore, app: Celery) -> None:
+    @app.task(shared=False, exclusive=Exclusive(key="repo:{number}", give_up_after=60))
+    def sync(number: int) -> None: ...
+
+    skips = sync.exclusive.replace(on_conflict="latest", on_give_up="skip", skip_result="skipped")
+
+    @app.task(shared=False, exclusive=skips)
+    def build(number: int) -> None: ...
+
+    with lock_store.held("repo:17"):
+        assert isinstance(sync.delay(17).result, LockHeld)
+        assert build.delay(17).result == "skipped"
 
 
 def test_a_unique_task_conflicts_with_the_holder_of_its_key(lock_store: LockStore, app: Celery) -> None:
