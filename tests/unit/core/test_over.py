@@ -52,6 +52,7 @@ def seen(outcome: Outcome) -> tuple[str, str, str]:
     return outcome.kind, outcome.reason, outcome.existing_id
 
 
+@pytest.mark.proves("give up")
 @pytest.mark.parametrize(("on_give_up", "kind"), [("raise", "fail"), ("skip", "skip")])
 def test_a_new_task_gives_up_after_its_time_in_line_and_names_the_holder(
     line: Line, on_give_up: str, kind: str
@@ -65,6 +66,7 @@ def test_a_new_task_gives_up_after_its_time_in_line_and_names_the_holder(
     assert line.store.inspect("x").all_waiting == 0
 
 
+@pytest.mark.proves("latest")
 def test_a_newer_task_takes_the_place_of_the_waiting_one(line: Line) -> None:
     assert [line.admit(task, LATEST).kind for task in "bcd"] == ["wait"] * 3
     assert [seen(line.admit_offer(task, LATEST)) for task in "bc"] == [
@@ -74,6 +76,7 @@ def test_a_newer_task_takes_the_place_of_the_waiting_one(line: Line) -> None:
     assert line.admit_offer("d", LATEST).position == 1
 
 
+@pytest.mark.proves("give up")
 @pytest.mark.parametrize("policy", [HASTY, LATEST], ids=["give up", "latest"])
 def test_a_task_that_has_begun_before_neither_gives_up_nor_is_replaced_nor_replaces(
     line: Line, policy: Policy
@@ -89,6 +92,7 @@ def test_a_task_that_has_begun_before_neither_gives_up_nor_is_replaced_nor_repla
     assert line.admit_offer("new", LATEST).reason == "replaced"
 
 
+@pytest.mark.proves("latest")
 def test_an_ended_wait_is_reported_again_to_a_redelivery_and_to_no_other_copy(line: Line) -> None:
     for task in "bc":
         line.admit(task, LATEST)
@@ -97,17 +101,19 @@ def test_an_ended_wait_is_reported_again_to_a_redelivery_and_to_no_other_copy(li
     assert line.admit_offer("b", LATEST).kind == "drop"
 
 
+@pytest.mark.proves("latest")
 def test_a_step_that_waits_for_its_parent_may_be_replaced(line: Line) -> None:
     assert line.admit("b", LATEST, published_by="a").kind == "wait"
     assert line.admit("c", LATEST).kind == "wait"
     assert seen(line.admit_offer("b", LATEST)) == ("skip", "replaced", "c")
 
 
-def test_a_full_line_refuses_no_latest_task_that_cannot_be_parked_is_rescheduled(line: Line) -> None:
+def test_a_task_that_cannot_be_parked_is_rescheduled_until_it_gives_up(line: Line) -> None:
     assert line.admit("b", LATEST, can_be_parked=False).kind == "reschedule"
     assert seen(Outcome("reschedule", existing_id="a").given_up("skip")) == ("skip", "given up", "a")
 
 
+@pytest.mark.proves("latest")
 def test_a_task_that_was_replaced_by_a_call_with_its_own_id_must_not_store_its_result(line: Line) -> None:
     line.admit("b", LATEST)
     line.admit("c", LATEST)
