@@ -13,6 +13,7 @@ from celery_exclusive import LockHeld
 from tests.proxy import Proxy
 from tests.servers import RedisServer
 from tests.worker.lab import Lab, eventually
+from tests.worker.message import Message
 from tests.worker.stage import Stage, on_stages
 
 SHOP = "tests.worker.shop_over"
@@ -153,6 +154,24 @@ def test_a_task_that_runs_again_after_the_death_of_its_worker_does_not_give_up(
     lab.open("second", "first")
     assert [result.get(timeout=DEADLINE) for result in (second, first)] == ["second", "first"]
     assert lab.journal.tags()[-3:] == ["first", "second", "first"]
+
+
+@ONCE
+def test_a_task_that_the_broker_redelivers_after_its_lease_has_expired_does_not_give_up(stage: Stage) -> None:
+    lab = stage.make_lab(SHOP, exclusive_ttl=3, exclusive_recover=False)
+    worker = stage.start_worker(lab, "w1")
+    first = hold(lab, "hasty", "first")
+    message = Message.unacknowledged(lab, first.id)
+    worker.kill()
+    stage.start_worker(lab, "w2", slots=3)
+    second = lab.send("patient", "k", tag="second", hold=True)
+    lab.journal.wait_for("start", tag="second")
+    message.deliver_again()
+    lab.wait_until_in_line(first.id, "patient", "k")
+    assert_waits_longer_than_others_give_up(lab, "first")
+    lab.open("second", "first")
+    assert [result.get(timeout=DEADLINE) for result in (second, first)] == ["second", "first"]
+    stage.assert_nothing_is_left(lab)
 
 
 @ONCE

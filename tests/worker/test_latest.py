@@ -234,6 +234,25 @@ def test_a_task_that_runs_again_after_the_death_of_its_worker_is_not_replaced(
 
 
 @ONCE
+def test_a_task_that_the_broker_redelivers_after_its_lease_has_expired_is_not_replaced(stage: Stage) -> None:
+    lab = stage.make_lab(SHOP, exclusive_ttl=3, exclusive_recover=False)
+    worker = stage.start_worker(lab, "w1")
+    first = hold(lab, tag="first")
+    message = Message.unacknowledged(lab, first.id)
+    worker.kill()
+    other = stage.start_worker(lab, "w2", slots=3)
+    second = hold(lab, "patient", "second")
+    message.deliver_again()
+    lab.wait_until_in_line(first.id, "latest", "k")
+    older, newest = park(lab, other, "older", "newest")
+    assert replaced_by(older) == newest.id
+    lab.open("second", "first")
+    assert [result.get(timeout=DEADLINE) for result in (second, first)] == ["second", "first"]
+    assert newest.get(timeout=DEADLINE) == "newest"
+    stage.assert_nothing_is_left(lab)
+
+
+@ONCE
 def test_a_replaced_task_whose_worker_dies_at_its_end_ends_once(stage: Stage) -> None:
     lab = stage.make_lab(SHOP)
     worker = stage.start_worker(lab, "w1", slots=3)
