@@ -36,10 +36,12 @@ class Stuck(Task):  # type: ignore[type-arg]
             doors.blpop(["door:before"], timeout=100)
 
 
-def work(self: Task, key: str, tag: str = "", hold: bool = False, again: bool = False) -> str:
+def work(self: Task, key: str, tag: str = "", hold: bool = False, again: str = "") -> str:
     act(self, key, tag, hold=hold)
-    if again and not self.request.retries:
+    if again == "retry":
         raise self.retry(countdown=0, kwargs={"tag": tag})
+    if again == "replace":
+        raise self.replace(self.si(key, tag=tag))
     return tag
 
 

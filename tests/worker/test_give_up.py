@@ -111,16 +111,18 @@ def assert_waits_longer_than_others_give_up(lab: Lab, tag: str) -> None:
     assert len(lab.journal.events("start", tag=tag)) == starts
 
 
+@pytest.mark.parametrize("again", ["retry", "replace"])
+@pytest.mark.parametrize("name", ["hasty", "hasty_ordered"])
 @on_stages("prefork", "threads", brokers=("redis",))
-def test_a_retry_does_not_give_up(stage: Stage) -> None:
+def test_a_retry_or_replacement_does_not_give_up(stage: Stage, name: str, again: str) -> None:
     lab = stage.make_lab(SHOP)
-    worker = stage.start_worker(lab)
-    first = hold(lab, "hasty", "first", again=True)
+    stage.start_worker(lab)
+    first = hold(lab, name, "first", again=again)
     second = lab.send("patient", "k", tag="second", hold=True)
     lab.wait_for_line(1, "patient", "k")
     lab.open("first")
     lab.journal.wait_for("start", tag="second")
-    worker.wait_for_log(f"[{first.id}] parked")
+    lab.wait_until_in_line(first.id, name, "k")
     assert_waits_longer_than_others_give_up(lab, "first")
     lab.open("second")
     assert [result.get(timeout=DEADLINE) for result in (first, second)] == ["first", "second"]

@@ -188,15 +188,19 @@ def test_the_next_step_of_a_chain_waits_for_its_parent_and_may_be_replaced(stage
     assert lab.journal.tags() == ["0", "1", "2"]
 
 
+@pytest.mark.parametrize("again", ["retry", "replace"])
+@pytest.mark.parametrize("name", ["latest", "latest_ordered"])
 @on_stages("prefork", "threads", brokers=("redis",))
-def test_a_retry_is_not_replaced_and_replaces_none(stage: Stage) -> None:
+def test_a_retry_or_replacement_of_a_run_is_not_replaced_and_replaces_none(
+    stage: Stage, name: str, again: str
+) -> None:
     lab = stage.make_lab(SHOP)
     worker = stage.start_worker(lab)
-    first = hold(lab, tag="first", again=True)
-    (second,) = park(lab, worker, "second", hold=True)
+    first = hold(lab, name, "first", again=again)
+    (second,) = park(lab, worker, "second", name="patient", hold=True)
     lab.open("first")
     lab.journal.wait_for("start", tag="second")
-    worker.wait_for_log(f"[{first.id}] parked")
+    lab.wait_until_in_line(first.id, name, "k")
     older, newest = park(lab, worker, "older", "newest")
     assert replaced_by(older) == newest.id
     lab.open("first", "second")
@@ -379,4 +383,20 @@ def test_a_replaced_task_ends_also_if_its_worker_loses_the_answers_of_the_store(
     assert newest.get(timeout=DEADLINE) == "newest"
     with store.client() as client:
         stage.assert_nothing_is_left(lab, client)
+    assert lab.journal.tags() == ["holder", "newest"]
+
+
+def test_a_replaced_task_ends_though_the_process_that_replaced_it_has_died(
+    make_lab: Callable[..., Lab], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    lab = make_lab(module=SHOP, exclusive_offer=1)
+    worker = lab.start_worker()
+    hold(lab)
+    (older,) = park(lab, worker, "older")
+    # It dies when the store has answered: nothing publishes the message of the older task.
+    monkeypatch.setattr(lab.app._celery_exclusive.courier, "follow_up", lambda *_, **__: None)  # type: ignore[attr-defined]
+    newest = lab.send("latest_ordered", "k", tag="newest")
+    assert replaced_by(older) == newest.id
+    lab.open("holder")
+    assert newest.get(timeout=DEADLINE) == "newest"
     assert lab.journal.tags() == ["holder", "newest"]

@@ -34,8 +34,8 @@ class Delivery(Claims):
 
     * `duplicate_of`: the key and its task, if the message was sent as a duplicate.
     * `was_admitted`: the task was admitted before; this is a retry, or a redelivery.
-    * `may_have_begun`: the same, without messages that have only waited in line. The task does not give up,
-      and no newer one replaces it.
+    * `may_have_begun`: the task has run before, and does not only come again from a line; this may be its
+      replacement, too. It does not give up, and no newer task replaces it.
     * `recovers`: the store keeps the message behind its run, at the first of its `leases`, and publishes it
       again if the run dies.
     * `order`: the order in which the tasks of its lock start; None: the order of arrival.

@@ -143,7 +143,7 @@ def read(delivered: Delivered, task: Any, request: dict[str, Any], args: Any, kw
         claim = Claim(header.unique[0], id, token, services.ttl(unique_option))
         queued_ttl = services.queued_ttl(unique_option)
         unique = UniqueClaim(claim, header.unique[1], queued_ttl, is_acquired)
-    may_have_begun = bool(header.redelivered or rejected or delivered.retries)
+    has_run = bool(header.redelivered or rejected or delivered.retries)
     can_be_parked = noted.get("can_be_parked", True)
     acks_late = bool(task.acks_late) and can_be_parked
     guards = unique is not None and unique.until == FINISHED
@@ -161,8 +161,8 @@ def read(delivered: Delivered, task: Any, request: dict[str, Any], args: Any, kw
         redelivered=delivered.redelivered,
         promoted=header.promoted,
         offered=header.offered,
-        was_admitted=may_have_begun or bool(header.promoted),
-        may_have_begun=may_have_begun,
+        was_admitted=has_run or bool(header.promoted),
+        may_have_begun=has_run or header.published_by == delivered.id,
         acks_late=acks_late,
         recovers=acks_late
         and (exclusive is not None or guards)
