@@ -84,7 +84,7 @@ class Key:
         return self.ask(replace(ask, **options))
 
     def promoted(self, id: str, token: str = "", **options: object) -> Answer:
-        return self.acquire(id, token, promoted="today", **options)
+        return self.acquire(id, token, **{"promoted": "today", **options})
 
     def redelivered(self, id: str, token: str = "", **options: object) -> Answer:
         return self.acquire(id, token or f"{id.upper()} again", redelivered=True, **options)

@@ -100,12 +100,11 @@ class Delivery(Claims):
     def acquire(self, claim: Claim, *, at_once: bool = False) -> Acquire:
         """Return the request for one of its keys. A key that was not offered sees it as a redelivery.
 
-        So does a key whose offer has no epoch, since the message was published again after the offer.
         With `at_once` a message that the store keeps for recovery gets the key or is refused, never parked.
         """
         recovers = self.recovers and (claim is self.exclusive or not self.exclusive)
         redelivered, promoted = self.may_be_in_line, None
-        if self.promoted and self.offered == claim.key:
+        if self.promoted is not None and self.offered == claim.key:
             redelivered, promoted = self.redelivered, self.promoted
         return Acquire(
             claim.id,

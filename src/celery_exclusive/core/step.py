@@ -148,7 +148,7 @@ class _Step(CallSteps):
         self.advance()
         lease = self.holders.get(op.id)
         is_own = lease is not None and lease.belongs_to(op.token)
-        may_come_again = lease.may_have_copies if lease else op.id in self.entries
+        may_come_again = lease.may_have_copies if lease else op.id in self.entries or self._was_over()
         if lease and (not is_own or (op.ending == "if_no_copy" and may_come_again)):
             return Applied(False)
         if op.ending == "done":
@@ -294,21 +294,28 @@ class _Step(CallSteps):
 
     def _obsolete(self, op: Acquire, lease: Holder | None, entry: Entry | None) -> Over | Stale | None:
         """Return the answer to a delivery whose message waits, runs or has finished as another copy."""
-        if not lease and (over := self._end_of_wait(op, entry)):
-            return over
+        if not lease and (answer := self._end_of_wait(op, entry)):
+            return answer
         return Stale() if self._is_stale(op) else None
 
-    def _end_of_wait(self, op: Acquire, entry: Entry | None) -> Over | None:
+    def _was_over(self) -> bool:
+        """Whether a delivery has ended the wait, and no release says that it has ended the task."""
+        return (self.tombstone or "").startswith(OVER)
+
+    def _end_of_wait(self, op: Acquire, entry: Entry | None) -> Over | Stale | None:
         """Return the answer to a delivery whose wait is over. None: it waits, or is stale.
 
-        The copy that has ended the wait gets the same answer when it comes again, since its worker may have
-        died before it has ended the task.
+        Only a copy that the store has published ends the wait. It gets the same answer when it comes again,
+        since its worker may have died before it has ended the task, until a release says that it has.
         """
+        comes_again = op.redelivered or op.promoted != self.epoch
         if entry and entry.over is not None:
+            if op.promoted is None:
+                return Stale()
             newer = entry.over
             self.leave()
             self.new_tombstone = OVER + newer
-        elif op.redelivered and op.promoted == self.epoch and (self.tombstone or "").startswith(OVER):
+        elif op.promoted is not None and comes_again and self._was_over():
             newer = (self.tombstone or "").removeprefix(OVER)
         else:
             return None

@@ -152,7 +152,19 @@ def test_another_copy_of_what_has_ended_is_stale(busy: Key) -> None:
     busy.promoted("a")
     assert busy.promoted("a") == Stale()
     assert busy.promoted("a", redelivered=True) == Over("b", busy.owners())
+    assert busy.promoted("a", promoted="") == Over("b", busy.owners()), "published again by its worker"
     assert busy.acquire("a", redelivered=True) == Stale()
+    busy.release("a")
+    for again in ({"redelivered": True}, {"promoted": ""}):
+        assert busy.promoted("a", **again) == Stale(), "its task has ended"
+
+
+def test_only_a_copy_that_the_store_has_published_ends_a_wait(busy: Key) -> None:
+    busy.acquire("a", replaces=True)
+    busy.acquire("b", replaces=True)
+    for redelivered in (False, True):
+        assert busy.acquire("a", redelivered=redelivered) == Stale()
+    assert isinstance(busy.promoted("a"), Over)
 
 
 def test_a_window_is_open_until_the_calls_pause(key: Key) -> None:

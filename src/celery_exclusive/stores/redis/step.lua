@@ -86,16 +86,20 @@ local function is_stale()
   return may_be_in_line or finisher == op.token
 end
 
--- The answer to a delivery whose wait is over; nil: it waits, or is stale. The copy that has ended the wait gets
--- the same answer when it comes again.
+local function was_over()
+  return string.match(tombstone() or '', '^' .. OVER .. '(.*)$')
+end
+
+-- The answer to a delivery whose wait is over; nil: it waits, or is stale. Only a copy that the store has published
+-- ends the wait. It gets the same answer when it comes again, until a release says that the task has ended.
 local function end_of_wait(entry)
   local newer = entry and entry.over
+  if newer and not op.promoted then return 'stale', 0 end
   if newer then
     leave()
     new_tombstone = OVER .. newer
-  elseif op.redelivered and op.promoted and op.promoted == redis.call('GET', base .. 'epoch') then
-    local finisher = tombstone()
-    newer = finisher and string.match(finisher, '^' .. OVER .. '(.*)$')
+  elseif op.promoted and (op.redelivered or op.promoted ~= redis.call('GET', base .. 'epoch')) then
+    newer = was_over()
   end
   if newer then return 'over', newer, owners() end
 end
@@ -217,7 +221,7 @@ local function release()
   advance()
   local lease = holders[op.id]
   local is_own = lease and belongs_to(lease, op.token)
-  local may_come_again = not lease and entries[op.id] or lease and lease.may_have_copies == '1'
+  local may_come_again = not lease and (entries[op.id] or was_over()) or lease and lease.may_have_copies == '1'
   if lease and (not is_own or op.ending == 'if_no_copy' and may_come_again) then return 'done', 0 end
   if op.ending == 'done' and may_come_again then new_tombstone = op.token end
   if op.ending == 'done' or lease and op.ending == 'if_no_copy' then leave() end -- its kept message is no copy

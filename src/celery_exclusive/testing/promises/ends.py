@@ -56,6 +56,9 @@ class EndPromises(Subject):
             assert isinstance(again.answer, Over)
         assert key.follow(wake, OTHER).answer == Stale()
         assert key.is_stale("b", redelivered=True)
+        key.release("b")
+        again = key.acquire("b", promoted=wake.epoch, redelivered=True, message=wake.message)
+        assert again.answer == Stale(), "its task has ended"
 
     def test_a_task_that_is_over_is_woken_until_a_delivery_ends_it(self) -> None:
         key = self.key(offer=SHORT)
