@@ -32,6 +32,7 @@ ARGUMENTS: dict[str, Any] = {
     "str": HOSTILE,
     "int": 7,
     "float": 1.5,
+    "float | None": 1.5,
     "Sequence[str]": [HOSTILE, HOSTILE],
     "Sequence[Owner]": (Owner(f"{HOSTILE}/p", 1, 1, 1), Owner("b/p", 1, 1, 1)),
     "Exception": StoreUnavailable(HOSTILE),
