@@ -154,22 +154,27 @@ def _acquire_lock(delivery: Delivery, claim: Claim, policy: Policy) -> Plan[Outc
             replaces = policy.on_conflict == "latest"
             acquire = replace(acquire, gives_up_in=policy.gives_up_in, replaces=replaces)
         answer = yield Ask(claim.key, acquire, park=True)
+    return _outcome(answer, claim.key, policy, has_to_wait=has_to_wait)
+
+
+def _outcome(answer: Answer, key: str, policy: Policy, *, has_to_wait: bool) -> Outcome:
+    """Return what the last answer to a request for the lock means for the delivery."""
     if isinstance(answer, Granted):
-        return Outcome("run", claim.key, fence=answer.fence)
+        return Outcome("run", key, fence=answer.fence)
     if isinstance(answer, Parked):
-        return Outcome("wait", claim.key, answer.by, position=answer.position, others=answer.others)
+        return Outcome("wait", key, answer.by, position=answer.position, others=answer.others)
     if isinstance(answer, Over):
         newer = task_id(answer.newer)
-        over = Outcome("skip", claim.key, answer.by, newer or first_task_id(answer.by), others=answer.others)
+        over = Outcome("skip", key, answer.by, newer or first_task_id(answer.by), others=answer.others)
         return replace(over, reason="replaced") if newer else over.given_up(policy.on_give_up)
     if isinstance(answer, Full):
         kind = ON_CONFLICT[policy.on_full]
-        held = Outcome(kind, claim.key, answer.by, first_task_id(answer.by), others=answer.others)
+        held = Outcome(kind, key, answer.by, first_task_id(answer.by), others=answer.others)
         return replace(held, reason="full", waiting=answer.waiting)
     if isinstance(answer, Held):
         kind = ON_CONFLICT["wait" if has_to_wait else policy.on_conflict]
-        return Outcome(kind, claim.key, answer.by, first_task_id(answer.by), others=answer.others)
-    return Outcome("drop", claim.key)
+        return Outcome(kind, key, answer.by, first_task_id(answer.by), others=answer.others)
+    return Outcome("drop", key)
 
 
 def _is_held_for(id: str, by: tuple[Owner, ...]) -> bool:
