@@ -20,11 +20,12 @@ if TYPE_CHECKING:
     from celery_exclusive.installer import Task, install
     from celery_exclusive.leases.lease import Lease
     from celery_exclusive.local.lock import lock
-    from celery_exclusive.options.declared import Exclusive, Unique
+    from celery_exclusive.options.declared import Debounce, Exclusive, Unique
     from celery_exclusive.task import LockHolder, LockState, WaitingTask
 
 __all__ = [
     "Conflict",
+    "Debounce",
     "DuplicateTask",
     "Exclusive",
     "ExclusiveError",
@@ -45,6 +46,7 @@ __all__ = [
 ]
 
 _MODULES = {
+    "Debounce": "options.declared",
     "Exclusive": "options.declared",
     "Lease": "leases.lease",
     "LockHolder": "task",

@@ -20,7 +20,7 @@ from celery_exclusive.leases.releaser import Releaser
 from celery_exclusive.local.eager import EagerTask
 from celery_exclusive.messages.courier import Courier
 from celery_exclusive.options import keys
-from celery_exclusive.options.declared import KINDS
+from celery_exclusive.options.declared import FAMILIES, KINDS, NAMES
 from celery_exclusive.options.masking import mask
 from celery_exclusive.options.misplaced import leftovers, refuse_misplaced
 from celery_exclusive.options.option import Option, apps_with_locks, check_declaration
@@ -77,7 +77,7 @@ def install(app: Celery) -> Celery:
         if "send_task" in vars(app):
             warnings.warn(_REPLACED, UserWarning, stacklevel=2)
         for kind in KINDS:  # so that signatures which give options can travel in a chain
-            register_type(kind, f"celery_exclusive.{kind.__name__}", _written, partial(_read, kind))  # type: ignore[arg-type]
+            register_type(kind, f"celery_exclusive.{kind.__name__}", _written, partial(_read, kind))
         services = Services(app)
         services.courier, services.releaser = Courier(services), Releaser(services)
         services.installer = installer = Installer(app)
@@ -149,7 +149,7 @@ class Installer:
         if cls.__module__ == "celery.app.builtins" and task.name not in self._annotations:
             cls.exclusive = cls.unique = None  # an annotation for all tasks is not meant for Celery's own
         refuse_misplaced(cls, task.name)
-        options = [option for kind in KINDS if (option := _declared(task, kind))]
+        options = [option for name in NAMES if (option := _declared(task, name))]
         if not options:
             explain_absence(cls)
             return
@@ -168,9 +168,9 @@ class Installer:
         for name, attributes in self._annotations.items():
             if name == "*" or name in self.app.tasks:
                 continue
-            for kind in KINDS:
-                if kind.attribute in dict(attributes):
-                    what = f"{kind.attribute}= of task {name!r} does nothing"
+            for option in NAMES:
+                if option in dict(attributes):
+                    what = f"{option}= of task {name!r} does nothing"
                     hint = did_you_mean(name, self.app.tasks)
                     yield f"task_annotations: {what}, no such task here{hint}"
 
@@ -226,11 +226,11 @@ def _bugreport(app: Any, bugreport: Callable[[], str]) -> str:
     return "\n".join([bugreport().rstrip("\n"), "", *lines, ""])
 
 
-def _declared(task: Any, kind: type[Option]) -> Option | None:
-    option = getattr(task, kind.attribute, None)
-    if option is None or isinstance(option, kind):
+def _declared(task: Any, name: str) -> Option | None:
+    option: Option | None = getattr(task, name, None)
+    if option is None or isinstance(option, FAMILIES[name]):
         return option
-    name, example = kind.attribute, kind.__name__
+    example = name.capitalize()
     raise OptionError(
         f"task {task.name}: {name}={option!r} is not an option; write {name}={example}(...), for example "
         f'{name}={example}() or {name}={example}("feed_url")'

@@ -54,6 +54,19 @@ def continues_without_key(task: str, id: str, key: str, error: Exception) -> Non
     logger.error(text, task, id, key, error)
 
 
+def continues_without_window(task: str, id: str, key: str, error: Exception) -> None:
+    text = "Task %s[%s] is sent at once, and not at the end of its window %s: %s"
+    logger.error(text, task, id, key, error)
+
+
+def has_no_window(task: str, id: str, key: str) -> None:
+    text = (
+        "Task %s[%s] is sent now, and does not wait in window %s: it has a countdown or an eta, or a queue "
+        "to which a worker cannot publish it again"
+    )
+    logger.info(text, task, id, key)
+
+
 def continues_without_place(task: str, id: str, lock: str, error: Exception) -> None:
     text = "Task %s[%s] is sent without its place in the line of lock %s, and may start out of order: %s"
     logger.error(text, task, id, lock, error)

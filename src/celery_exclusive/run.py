@@ -13,7 +13,7 @@ from celery_exclusive.core.admission import Outcome
 from celery_exclusive.core.claim import FINISHED, Claim, UniqueUntil
 from celery_exclusive.errors import LockHeld
 from celery_exclusive.leases.lease import Lease
-from celery_exclusive.options.declared import Exclusive, Unique
+from celery_exclusive.options.declared import Exclusive, Unique, UniqueOption
 from celery_exclusive.options.option import Option
 from celery_exclusive.system.deadline import Budget
 
@@ -65,7 +65,7 @@ class Run:
     has_retried: bool = False
 
     def replace_body(
-        self, task: str, outcome: Outcome, exclusive: Exclusive | None, unique: Unique | None
+        self, task: str, outcome: Outcome, exclusive: Exclusive | None, unique: UniqueOption | None
     ) -> None:
         """Set the replacement of the body: a result for a skip, an error for a failure."""
         if outcome.kind == "skip":

@@ -11,7 +11,7 @@ from celery_exclusive.core.delivery import Claims
 from celery_exclusive.core.operations import Acquire, Enqueue, KeyOperation
 from celery_exclusive.core.records import NEVER, SECOND
 from celery_exclusive.errors import OptionError
-from celery_exclusive.options.declared import Exclusive, Unique
+from celery_exclusive.options.declared import Exclusive, Unique, UniqueOption
 from celery_exclusive.options.option import Option
 from celery_exclusive.options.settings import Settings, tombstone_ttl
 from celery_exclusive.options.signing import Signer
@@ -144,8 +144,8 @@ class Services:
         """Return the option of a task, with the values that a call gave instead."""
         return option_of_call(task, Exclusive, values, self._limits if values else None)
 
-    def unique(self, task: Any, values: Values | None = None) -> Unique | None:
-        return option_of_call(task, Unique, values, self._limits if values else None)
+    def unique(self, task: Any, values: Values | None = None) -> UniqueOption | None:
+        return option_of_call(task, UniqueOption, values, self._limits if values else None)
 
     @cached
     def has_rpc_results(self) -> bool:
@@ -176,9 +176,9 @@ class Services:
         """Return the ttl of a lease while a body runs, in microseconds."""
         return round(((option and option.ttl) or self.settings.exclusive_ttl) * SECOND)
 
-    def queued_ttl(self, unique: Unique | None) -> int:
+    def queued_ttl(self, unique: UniqueOption | None) -> int:
         """Return the ttl of a unique lease while its message is queued, in microseconds."""
-        own = unique and (unique.period or unique.queued_ttl)
+        own = isinstance(unique, Unique) and (unique.period or unique.queued_ttl)
         return round((own or self.settings.exclusive_queued_ttl) * SECOND)
 
     def recovers(self, *options: Option | None) -> bool:

@@ -39,14 +39,14 @@ def ls(obj: CLIContext, prefix: str, *, as_json: bool) -> None:
 
     \b
     KEY         the key, for `locks release`: x: and a task, x= and a string that tasks share; u: and u= if it
-                is a unique key
+                is a unique key, d: and d= if it is a window of calls
     TASK        the task of the key; - if tasks share it, or if this app does not know the task
     HOLDER      the id of the task that holds the lock; one row for each holder
     STATE       running
                 queued: the key of a task, or of a retry that keeps its lock, that has not begun, or
                     whose message is lost
                 period: a unique key that expires by the clock alone
-                waiting: no holder, the lock is offered to the first in line
+                waiting: no holder, the lock is offered to the first in line, or a window is open
                 aside: no worker accepts the waiting tasks; is there a worker for their queue?
                 damaged: its data in the store cannot be read; `locks release --force` deletes them
     AGE         for how long the holder has held it

@@ -27,6 +27,7 @@ from celery_exclusive.core.operations import (
     Owner,
     Parked,
     Remove,
+    Stale,
 )
 from celery_exclusive.core.plan import Ask, Plan
 
@@ -108,6 +109,8 @@ ON_CONFLICT: dict[str, Literal["skip", "fail", "reschedule"]] = {
 def admit(delivery: Delivery, policy: Policy) -> Plan[Outcome]:
     """Decide whether the body of a delivery may begin. The lock is acquired before the unique key."""
     unique = delivery.unique
+    if unique and delivery.ends_window:
+        return (yield from _leave_window(delivery, unique.claim, policy))
     if delivery.duplicate_of:
         key, existing_id = delivery.duplicate_of
         return Outcome("skip", key, existing_id=existing_id, reason="duplicate")
@@ -121,15 +124,39 @@ def admit(delivery: Delivery, policy: Policy) -> Plan[Outcome]:
     outcome = Outcome("run")
     if delivery.exclusive:
         outcome = yield from _acquire_lock(delivery, delivery.exclusive, policy)
-    if unique and outcome.kind == "run":
-        outcome = yield from _begin(delivery, unique, outcome)
-    elif unique:
-        outcome = replace(outcome, may_hold_unique=may_hold)
-        if delivery.exclusive and outcome.kind in ("wait", "reschedule"):
-            yield from _keep_unique_key(delivery, unique, delivery.exclusive)
-        elif outcome.kind == "drop" and delivery.offered == unique.claim.key:
-            yield Ask(unique.claim.key, Remove(delivery.id))  # no other delivery accepts this offer
+    if unique is None:
+        return outcome
+    if outcome.kind == "run":
+        return (yield from _begin(delivery, unique, outcome))
+    return (yield from _not_begun(delivery, unique, replace(outcome, may_hold_unique=may_hold)))
+
+
+def _not_begun(delivery: Delivery, unique: UniqueClaim, outcome: Outcome) -> Plan[Outcome]:
+    """Leave the unique key to a message that waits, and its line to a copy that is dropped."""
+    if delivery.exclusive and outcome.kind in ("wait", "reschedule"):
+        yield from _keep_unique_key(delivery, unique, delivery.exclusive)
+    elif outcome.kind == "drop" and delivery.offered == unique.claim.key:
+        yield Ask(unique.claim.key, Remove(delivery.id))  # no other delivery accepts this offer
     return outcome
+
+
+def _leave_window(delivery: Delivery, claim: Claim, policy: Policy) -> Plan[Outcome]:
+    """Let the copy of an offer that comes first acquire its lock; the next window may be offered then.
+
+    The key is held only for this decision. A redelivered message whose earlier delivery has made it begins
+    again, also if another window is open by now.
+    """
+    answer = yield from _ask(delivery, claim.key, replace(delivery.acquire(claim), acks_late=False))
+    if isinstance(answer, Parked):  # behind a delivery of the next window; the store has the message
+        return Outcome("wait", claim.key, answer.by, position=answer.position, others=answer.others)
+    if isinstance(answer, Stale):
+        return Outcome("drop", claim.key)
+    if isinstance(answer, Granted):
+        yield Ask(claim.key, claim.release("open"), may_fail=True)
+    # Its lock was not offered. It has not seen this message yet, unless an earlier delivery has asked for it.
+    is_new = delivery.promoted and not delivery.was_admitted
+    promoted = None if is_new else delivery.promoted
+    return (yield from admit(replace(delivery, promoted=promoted, offered=None), policy))
 
 
 def _acquire_lock(delivery: Delivery, claim: Claim, policy: Policy) -> Plan[Outcome]:

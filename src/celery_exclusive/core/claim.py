@@ -21,7 +21,8 @@ from celery_exclusive.core.records import Phase
 FINISHED: Literal["finished"] = "finished"
 STARTED: Literal["started"] = "started"
 PERIOD: Literal["period"] = "period"
-UniqueUntil = Literal["finished", "started", "period"]
+WINDOW: Literal["window"] = "window"
+UniqueUntil = Literal["finished", "started", "period", "window"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,8 +68,8 @@ class UniqueClaim:
 
     @property
     def ends_by_clock(self) -> bool:
-        """Whether only the clock ends the lease: it lasts for a period, and no ending releases it."""
-        return self.until == PERIOD
+        """Whether no run holds the key: it lasts for a period, or its message waits in a window of calls."""
+        return self.until in (PERIOD, WINDOW)
 
     @property
     def queued(self) -> Claim:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from celery_exclusive.core.claim import FINISHED, Claim, UniqueClaim, task_id
+from celery_exclusive.core.claim import FINISHED, WINDOW, Claim, UniqueClaim, task_id
 from celery_exclusive.core.operations import Acquire, Order
 
 
@@ -76,6 +76,12 @@ class Delivery(Claims):
     def has_asked_before(self) -> bool:
         """Whether an earlier delivery or run of this task has asked for its keys."""
         return self.was_admitted or self.may_be_in_line
+
+    @property
+    def ends_window(self) -> bool:
+        """Whether its message was offered at the end of its window of calls."""
+        unique = self.unique
+        return unique is not None and unique.until == WINDOW and self.offered == unique.claim.key
 
     @property
     def kin(self) -> tuple[str, ...]:

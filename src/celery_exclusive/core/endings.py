@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from celery_exclusive.core.claim import Claim
+from celery_exclusive.core.claim import WINDOW, Claim
 from celery_exclusive.core.delivery import Claims, Delivery
 from celery_exclusive.core.operations import Answer, Ending, Full, Held, Release, Remove, Requeue, Stale
 
@@ -36,6 +36,8 @@ def run_ended(
         if is_of_retry and done:
             yield lock.key, Remove(delivery.id, "superseded")
     unique = delivery.unique
+    if unique and unique.until == WINDOW:  # of a message that ends before it has left its window
+        yield unique.claim.key, unique.claim.release(ending)
     if not unique or unique.ends_by_clock:
         return
     if will_be_redelivered:
@@ -45,8 +47,10 @@ def run_ended(
             yield claim.key, claim.release(ending)
 
 
-def guard_of(delivery: Claims) -> Claim | None:
+def guard_of(delivery: Delivery) -> Claim | None:
     """Return the claim that keeps two deliveries of this message from running at the same time."""
+    if delivery.unique and delivery.ends_window:
+        return delivery.unique.claim
     return next(iter(delivery.leases), None)
 
 

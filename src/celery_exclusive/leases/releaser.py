@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 from celery.signals import worker_process_shutdown
 
 from celery_exclusive import notices
-from celery_exclusive.core.claim import PERIOD, publish_claim_id
+from celery_exclusive.core.claim import PERIOD, WINDOW, publish_claim_id
 from celery_exclusive.core.endings import run_ended
 from celery_exclusive.core.heir import retry_ended
 from celery_exclusive.core.operations import KeyOperation, Release
@@ -77,7 +77,7 @@ class Releaser:
     def add_message(self, id: str, header: Header) -> None:
         """Release the leases of this task's message, unless a delivery of it runs elsewhere."""
         self.add_retry(id, header)
-        if header.unique and header.unique[1] != PERIOD:
+        if header.unique and header.unique[1] not in (PERIOD, WINDOW):
             claim = publish_claim_id(header.claim_id(id))
             self.add((header.unique[0], Release(claim, header.id, ending="open")))
 

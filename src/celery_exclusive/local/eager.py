@@ -15,7 +15,7 @@ from celery.utils.functional import noop
 
 from celery_exclusive import notices
 from celery_exclusive.core.admission import Outcome
-from celery_exclusive.core.claim import FINISHED, Claim, UniqueClaim
+from celery_exclusive.core.claim import FINISHED, WINDOW, Claim, UniqueClaim
 from celery_exclusive.core.direct import admit_directly
 from celery_exclusive.core.operations import Acquire, AcquireAlone, Answer, Applied, Granted
 from celery_exclusive.core.plan import Ask, run_plan
@@ -24,7 +24,7 @@ from celery_exclusive.errors import DuplicateTask, LockHeld, StoreUnavailable
 from celery_exclusive.leases.lease import Lease
 from celery_exclusive.local.acquisition import Acquisition, new_claim
 from celery_exclusive.options.amounts import MOST
-from celery_exclusive.options.declared import Exclusive, Unique
+from celery_exclusive.options.declared import Exclusive, UniqueOption
 from celery_exclusive.options.keys import key_of
 from celery_exclusive.options.option import Option
 from celery_exclusive.publishing.call_options import pop_call_options
@@ -89,7 +89,7 @@ class _EagerRun:
     id: str
     call: tuple[Any, Any, Any]
     exclusive: Exclusive | None
-    unique: Unique | None
+    unique: UniqueOption | None
     unique_key: str | None = None
     duplicate_of: str | None = None
     acquisitions: dict[str, Acquisition] = field(default_factory=dict)
@@ -139,6 +139,8 @@ class _EagerRun:
     def claim_to_unique_key(self, releases: ExitStack) -> UniqueClaim | None:
         """Return the claim to the unique key, unless the code around this run holds it already."""
         option = self.unique
+        if option and option.held_until == WINDOW:  # it runs now, and is no call of a burst
+            return None
         self.unique_key = self.key_of(option) if option else None
         if option is None or self.unique_key is None:
             return None
@@ -218,7 +220,7 @@ class _EagerRun:
             outcome = outcome.given_up(option.on_give_up)
         if outcome.reason == "duplicate":
             self.duplicate_of = existing_id
-            if self.unique and self.unique.on_conflict == "raise":
+            if self.unique and self.unique.refuses_duplicates:
                 text = f"task {self.task.name} did not run: unique key {key} is held by {existing_id}"
                 raise DuplicateTask(text, key, existing_id)
             notices.duplicate(self.task.name, self.id, key, existing_id)

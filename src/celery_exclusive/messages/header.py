@@ -11,7 +11,7 @@ from operator import attrgetter
 from typing import TYPE_CHECKING, Any
 from urllib.parse import quote
 
-from celery_exclusive.core.claim import FINISHED, PERIOD, STARTED, UniqueUntil
+from celery_exclusive.core.claim import FINISHED, PERIOD, STARTED, WINDOW, UniqueUntil
 from celery_exclusive.options.amounts import is_number
 from celery_exclusive.options.declared import NAMES
 
@@ -183,7 +183,10 @@ _TEXTS = "id exclusive duplicate_of promoted offered published_by follows store 
 _CHECKS: dict[str, Callable[[object], bool]] = {
     **dict.fromkeys(_TEXTS.split(), _is_text),
     "unique": lambda it: (
-        isinstance(it, _LISTS) and len(it) == 2 and _is_text(it[0]) and it[1] in (FINISHED, STARTED, PERIOD)
+        isinstance(it, _LISTS)
+        and len(it) == 2
+        and _is_text(it[0])
+        and it[1] in (FINISHED, STARTED, PERIOD, WINDOW)
     ),
     "switched_off": lambda it: isinstance(it, _LISTS) and all(name in NAMES for name in it),
     "values": lambda it: (

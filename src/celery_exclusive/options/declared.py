@@ -1,12 +1,14 @@
-"""The two options of a task: `Exclusive` (not run twice at once) and `Unique` (not queued twice)."""
+"""The options of a task: `Exclusive` (not run twice at once), `Unique` (not queued twice), and `Debounce`."""
 
 from __future__ import annotations
 
 from dataclasses import KW_ONLY, dataclass
-from typing import ClassVar, Literal, get_args
+from typing import Any, ClassVar, Final, Literal, cast, get_args
+
+from typing_extensions import Self
 
 from celery_exclusive.core.admission import IN_LINE
-from celery_exclusive.core.claim import FINISHED, PERIOD, UniqueUntil
+from celery_exclusive.core.claim import FINISHED, PERIOD, WINDOW, UniqueUntil
 from celery_exclusive.errors import shown
 from celery_exclusive.options.amounts import (
     A_COUNT,
@@ -208,11 +210,38 @@ class Exclusive(Option):
 Until = Literal["finished", "started"]
 """The events that end a unique lease: the end of the task, or its start."""
 OnDuplicate = Literal["skip", "raise"]
+_DEBOUNCES: Final = (
+    "is for Debounce(wait=..., max_wait=...), which runs a burst of calls once, after its last call"
+)
+
+
+@dataclass(frozen=True, slots=True, repr=False)
+class UniqueOption(Option):
+    """An option of the calls of a task: `Unique` or `Debounce`."""
+
+    attribute: ClassVar[str] = "unique"
+    without_store: ClassVar[str] = "StoreUnavailable"
+
+    @classmethod
+    def of(cls, **parameters: Any) -> Self:
+        """Return an option with these parameters: only `Debounce` has a `wait`."""
+        option: Any = (Debounce if "wait" in parameters else Unique)(**parameters)
+        return cast("Self", option)
+
+    @property
+    def held_until(self) -> UniqueUntil:
+        """The event that ends the lease."""
+        raise NotImplementedError
+
+    @property
+    def refuses_duplicates(self) -> bool:
+        """Whether a duplicate call raises an error."""
+        return False
 
 
 @explain_wrong_arguments
 @dataclass(frozen=True, slots=True, repr=False)
-class Unique(Option):
+class Unique(UniqueOption):
     """Let a task be queued only once: the same call is not published again while its key is held.
 
     The caller acquires the lease, before the message is published.
@@ -260,11 +289,10 @@ class Unique(Option):
     again when `ttl` is over, with late acknowledgement (see `recover`), or the key expires.
     """
 
-    attribute: ClassVar[str] = "unique"
     kind: ClassVar[str] = "u"
-    without_store: ClassVar[str] = "StoreUnavailable"
     names_by_default: ClassVar[tuple[str, ...] | None] = ALL
     whole_task: ClassVar[str] = "For the whole task give it one key='...'"
+    elsewhere: ClassVar[dict[str, str]] = {"wait": _DEBOUNCES, "max_wait": _DEBOUNCES}
 
     _: KW_ONLY
     until: Until = "finished"
@@ -274,8 +302,11 @@ class Unique(Option):
 
     @property
     def held_until(self) -> UniqueUntil:
-        """The event that ends the lease."""
         return self.until if self.period is None else PERIOD
+
+    @property
+    def refuses_duplicates(self) -> bool:
+        return self.on_conflict == "raise"
 
     def _check_own(self) -> None:
         self._check_choice(
@@ -303,5 +334,83 @@ class Unique(Option):
         )
 
 
-KINDS: tuple[type[Exclusive | Unique], ...] = (Exclusive, Unique)
-NAMES = [kind.attribute for kind in KINDS]
+_UNIQUES: Final = (
+    "is for Unique(), which runs the first call of a burst. A window of calls ends by wait= and max_wait="
+)
+_OF_RUNS: Final = (
+    "is for a key that guards a run, and a window of calls ends before its run: give it to exclusive="
+)
+
+
+@explain_wrong_arguments
+@dataclass(frozen=True, slots=True, repr=False)
+class Debounce(UniqueOption):
+    """Let a burst of calls run once, with the arguments of the newest call.
+
+    The first call opens a window. Its message waits in the store, in no queue and in no worker slot, and each
+    further call replaces it. It is published `wait` seconds after the last call, and at most `max_wait`
+    seconds after the first, within a second or so (`exclusive_reap_period`). A call after that, also during
+    the run, opens the next window.
+
+        @app.task(unique=Debounce("doc_id", wait=5, max_wait=60))       # one window per document
+        def reindex(doc_id, text): ...
+
+        @app.task(unique=Debounce(wait=2, max_wait=30), exclusive=Exclusive())   # and one run at a time
+        def rebuild_index(): ...
+
+    All calls of a window return the AsyncResult of its one run: the first with `outcome` "published", the
+    later ones with "updated" and `existing_id`. A call whose end other code awaits keeps its own id, while
+    its arguments count: it ends with SUCCESS without its body. So do members of chains, groups and chords,
+    calls with links, or with a `task_id` of their own unless they open the window, and all calls whose
+    results go through `rpc://`.
+
+    Parameters:
+        by: the parameter or parameters of the task that make up the key. Default None: the whole task,
+            whatever its arguments, since the newest call counts.
+        key: an absolute key instead of `by`, as for `Exclusive`.
+        wait: seconds without a call after which the window ends, from 0.1.
+        max_wait: seconds after the first call at which the window ends at the latest, from `wait`.
+        on_store_error: what a call does if the store does not answer. "raise": it raises `StoreUnavailable`.
+            "allow": it is published at once, beside the window. Default None: the setting
+            `exclusive_on_store_error` ("raise").
+        skip_result: the result of a call that keeps its own id, any constant that JSON can express (None
+            too). Default: `{"skipped": {"key": ..., "existing_id": ...}}`.
+
+    Raises:
+        OptionError: as for `Exclusive`; the attribute of the task must be called `unique`. A call with a
+            countdown or an eta raises it, too: the window says when its task runs.
+
+    In a subclass, or in a call, `unique=None` switches it off; `apply()` runs the task here and now. Other
+    options of the newest call count as well, such as `expires` and `queue`. A retry belongs to its run and
+    opens no window. To revoke the id revokes all calls of its window.
+    """
+
+    kind: ClassVar[str] = "d"
+    whole_task: ClassVar[str] = "Leave it out for the whole task"
+    elsewhere: ClassVar[dict[str, str]] = {
+        **dict.fromkeys(("until", "period", "queued_ttl"), _UNIQUES),
+        **dict.fromkeys(("ttl", "recover", "limit", "max_waiting"), _OF_RUNS),
+    }
+
+    _: KW_ONLY
+    wait: float
+    max_wait: float
+
+    @property
+    def held_until(self) -> UniqueUntil:
+        return WINDOW
+
+    def _check_own(self) -> None:
+        self._require("wait", is_duration, f"{seconds_from()}: the pause after the last call of a burst")
+        self._require("max_wait", is_duration, f"{seconds_from()}, counted from the first call of a burst")
+        if self.max_wait < self.wait:
+            self.refuse(
+                f"max_wait={self.max_wait!r} is below wait={self.wait!r}: the longest time from the first "
+                "call of a burst to its run cannot be shorter than the pause after one call."
+            )
+
+
+KINDS: tuple[type[Option], ...] = (Exclusive, Unique, Debounce)
+FAMILIES: dict[str, type[Option]] = {"exclusive": Exclusive, "unique": UniqueOption}
+"""The options that each attribute of a task may have."""
+NAMES = list(FAMILIES)

@@ -1,7 +1,7 @@
 """The text of a key: the kind of its option, and then one task or a string that tasks share.
 
-The kind is "x" or "u". After ":" follows the key of one task, its name with a hash of the chosen arguments;
-after "=" a string that tasks share. So no shared string has the text of a task's key.
+The kind is "x", "u" or "d". After ":" follows the key of one task, its name with a hash of the chosen
+arguments; after "=" a string that tasks share. So no shared string has the text of a task's key.
 """
 
 from __future__ import annotations
@@ -15,7 +15,8 @@ from typing import Final
 from celery_exclusive.errors import OptionError
 from celery_exclusive.options.canonical import MOST_CHARACTERS, utf8
 
-KINDS = tuple(kind + mark for kind in "xu" for mark in ":=")
+_KINDS: Final = "xud"
+KINDS = tuple(kind + mark for kind in _KINDS for mark in ":=")
 """The beginnings of keys."""
 _LONGEST: Final = 200
 """The most bytes after the kind of a key: with a prefix they fit into the 250 of memcached."""
@@ -28,7 +29,7 @@ TOO_LONG: Final = f"a string of more than {MOST_CHARACTERS:,} characters"
 
 @lru_cache(maxsize=1024)
 def own_key(task_name: str, kind: str = "x") -> str:
-    """Return the key of a whole task, "x:" or "u:" and its name; keys with arguments begin with it."""
+    """Return the key of a whole task, for instance "x:" and its name; keys with arguments begin with it."""
     return f"{kind}:{_fitted(task_name, _LONGEST - 33, _HASHED_NAME)}"
 
 
@@ -38,7 +39,7 @@ def without_hash(key: str) -> str:
 
 
 def absolute_key(text: str, kind: str = "x") -> str:
-    """Return the key of a string that tasks share: "x=" or "u=", and up to 200 bytes.
+    """Return the key of a string that tasks share: for instance "x=", and up to 200 bytes.
 
     A longer string is cut and completed with a hash. The same is done to a string that is no valid Unicode,
     or that looks like a cut one.
@@ -51,7 +52,7 @@ def absolute_key(text: str, kind: str = "x") -> str:
 
 def possible_keys(text: str) -> tuple[str, ...]:
     """Return the keys that a word may mean: a whole key, a key without its kind, a task, a shared string."""
-    named = (key(text, kind) for key in (own_key, absolute_key) for kind in "xu") if text else ()
+    named = (key(text, kind) for key in (own_key, absolute_key) for kind in _KINDS) if text else ()
     return (text, *(kind + text for kind in KINDS), *named)
 
 

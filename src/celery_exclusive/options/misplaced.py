@@ -36,7 +36,8 @@ def refuse_misplaced(cls: type, name: str) -> None:
     if not is_decorated(cls):
         return
     known = _CELERYS.union(*(vars(base) for base in cls.__mro__[1:]))
-    declared = [kind for kind in KINDS if getattr(cls, kind.attribute, None)]
+    options = {kind: getattr(cls, kind.attribute, None) for kind in KINDS}
+    declared = sorted(filter(options.get, KINDS), key=lambda kind: not isinstance(options[kind], kind))
     for word, value in vars(cls).items():
         if word in NAMES or word in known:
             continue

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
-from dataclasses import KW_ONLY, dataclass, fields, replace
+from dataclasses import KW_ONLY, MISSING, dataclass, fields, replace
 from enum import Enum
 from functools import wraps
 from typing import Any, ClassVar, Final, Literal, NoReturn, TypeVar, cast, get_args
@@ -47,12 +47,14 @@ class Option:
 
     attribute: ClassVar[str]
     kind: ClassVar[str]
-    """The first letter of its keys: "x" or "u"."""
+    """The first letter of its keys: "x", "u" or "d"."""
     without_store: ClassVar[str]
     """The sentence of a task whose store does not answer."""
     names_by_default: ClassVar[tuple[str, ...] | None] = None
     whole_task: ClassVar[str]
     """The code that gives a whole task one key."""
+    elsewhere: ClassVar[dict[str, str]] = {}
+    """Parameters that it does not have, and for each one where it belongs."""
 
     by: Names = None
     _: KW_ONLY
@@ -96,6 +98,11 @@ class Option:
         if self.skip_result is NOT_GIVEN:
             return {"skipped": {"key": key, "existing_id": existing_id}}
         return self.skip_result
+
+    @classmethod
+    def of(cls, **parameters: Any) -> Self:
+        """Return an option with these parameters."""
+        return cls(**parameters)
 
     def replace(self, **changes: object) -> Self:
         """Return a copy with these parameters changed and checked: `option.replace(on_conflict="skip")`."""
@@ -208,13 +215,19 @@ def explain_wrong_arguments(cls: type[T]) -> type[T]:
     """Let the constructor of an option suggest the right word, where Python would raise a TypeError."""
     init: Any = cls.__init__
     known = [field.name for field in fields(cls)]
+    required = [field.name for field in fields(cls) if field.default is MISSING]
 
     @wraps(init)
     def checked(self: T, by: object = None, *more: object, **options: object) -> None:
-        for name in options:
+        for name, value in options.items():
+            if name in cls.elsewhere and value is not None:
+                self.refuse(f"{name}= {cls.elsewhere[name]}.")
             if name not in known:
-                hint = did_you_mean(name, known)
-                self.refuse(f"there is no option {name!r} (there are {', '.join(known)}){hint}")
+                own = [name for name in known if name not in cls.elsewhere]
+                hint = did_you_mean(name, own)
+                self.refuse(f"there is no option {name!r} (there are {', '.join(own)}){hint}")
+        if missing := [f"{name}=..." for name in required if name not in options]:
+            self.refuse(f"{' and '.join(missing)} must be given by name.")
         if more:
             self.refuse(f"give several parameters as one tuple: {cls.__name__}({(by, *more)!r}).")
         init(self, by, **options)

@@ -27,7 +27,7 @@ def option_of_call(
         return option
     if limits:
         changes = _capped(changes, option, limits)
-    return kind(by=option.by if option else None, key=option.key if option else None, **changes)
+    return kind.of(by=option.by if option else None, key=option.key if option else None, **changes)
 
 
 def _capped(changes: Mapping[str, Any], option: Option | None, limits: Settings) -> dict[str, Any]:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from celery import Celery
 
 from celery_exclusive.errors import OptionError, closest, did_you_mean
-from celery_exclusive.options.declared import KINDS, NAMES, Exclusive, Unique
+from celery_exclusive.options.declared import FAMILIES, KINDS, NAMES, Exclusive, UniqueOption
 from celery_exclusive.seams.celery_app import own_options
 
 if TYPE_CHECKING:
@@ -33,7 +33,7 @@ class CallOptions(NamedTuple):
     `off`: the options that it switches off. `values`: the values that it gives, as a message carries them."""
 
     exclusive: Exclusive | None
-    unique: Unique | None
+    unique: UniqueOption | None
     off: tuple[str, ...]
     values: dict[str, dict[str, Any]]
 
@@ -46,28 +46,25 @@ def pop_call_options(name: str, task: Any, options: dict[str, Any]) -> CallOptio
     """
     exclusive, unique = getattr(task, "exclusive", None), getattr(task, "unique", None)
     exclusive = exclusive if isinstance(exclusive, Exclusive) else None
-    unique = unique if isinstance(unique, Unique) else None
+    unique = unique if isinstance(unique, UniqueOption) else None
     declared = CallOptions(exclusive, unique, (), {})
     if options.keys() <= _CELERYS and _TYPES.isdisjoint(map(type, options.values())):
         return declared
     _refuse_misspelt(name, options)
-    given = {
-        word: (kind, options.pop(word)) for word, kind in zip(NAMES, KINDS, strict=True) if word in options
-    }
-    for word, (kind, option) in given.items():
+    chosen = {word: options.pop(word) for word in NAMES if word in options}
+    for word, option in chosen.items():
         if option is None:
             continue
-        if not isinstance(option, kind):
+        if not isinstance(option, FAMILIES[word]):
             raise OptionError(
                 f"task {name}: {word}={option!r} is not an option of a call; give it "
-                f"{word}={kind.__name__}(...), or switch it off with {word}=None"
+                f"{word}={word.capitalize()}(...), or switch it off with {word}=None"
             )
         if not (declared.exclusive or declared.unique):
             raise OptionError(
                 f"task {name}: {word}={option!r} in a call does nothing, since the task has no options "
                 "or is unknown here: declare an option at the task, and let the call change it"
             )
-    chosen = {word: option for word, (_, option) in given.items()}
     off = tuple(word for word, option in chosen.items() if option is None)
     values = {word: option.values for word, option in chosen.items() if option is not None}
     return declared._replace(**chosen, off=off, values=values)

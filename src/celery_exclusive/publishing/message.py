@@ -31,6 +31,10 @@ OF_MEMBERS = (*_OF_CANVASES, "link", "link_error")
 """Options by which a caller makes other code wait for the result of the call."""
 
 
+OF_ONE_CALL = (*OF_MEMBERS, "group_index", "root_id", "task_id")
+"""Options that belong to one call alone, and not to a message that stands for several calls."""
+
+
 class NotSent(BaseException):
     """The end of publishing a message whose key is held. No code in between may report it as an error."""
 
@@ -63,6 +67,8 @@ class Message:
 
     * `options`: the options of its call, without our header. `send_task` sends the message with the options
       that it gets.
+    * `send_anew`: lets Celery make another message, where `send_task` sends one that it has made. None: both
+      are one.
     * `previous`: the header of an earlier publish of the message, for instance of a retry.
     * `written`: the header with which Celery makes the message.
     """
@@ -77,6 +83,7 @@ class Message:
     id: str
     options: dict[str, Any]
     send_task: Callable[..., Any]
+    send_anew: Callable[..., Any] | None = None
     previous: Header | None = None
     written: Header | None = None
 
@@ -107,7 +114,7 @@ class Message:
         gets an error waits for no result.
         """
         wants_none = self.options.get("ignore_result", self.task.ignore_result)
-        is_refused = self.call.unique is not None and self.call.unique.on_conflict == "raise"
+        is_refused = self.call.unique is not None and self.call.unique.refuses_duplicates
         return not (wants_none or is_refused)
 
     def order(self, header: Header) -> Exclusive | None:

@@ -49,7 +49,7 @@ class OrderedPublish(AskingPublish):
 
     def _take_place(self, captured: Captured) -> Any:
         """Put the message into the line, and send it if its turn has come or the store does not answer."""
-        if not _leads_to_a_queue(captured.encoded):
+        if not leads_to_a_queue(captured.encoded):
             return self.message.send_captured(captured, self.header)
         self.header.offered, self.header.promoted = self.key, self.header.store or ""
         self.message.write_header(captured, self.header)
@@ -73,7 +73,7 @@ class OrderedPublish(AskingPublish):
             enqueue = Enqueue(self.id, signed, *terms)
             if self.push(enqueue, channel, to, None if signed is payload else payload):
                 return True
-        stored = _stored(captured.encoded, self.header).dump()
+        stored = stored_message(captured.encoded, self.header).dump()
         enqueue = Enqueue(self.id, stored, *terms)
         if self.request(enqueue, sends=True) == Applied(True):
             return False
@@ -103,7 +103,7 @@ class OrderedPublish(AskingPublish):
         return remove, remove
 
 
-def _leads_to_a_queue(encoded: Encoded) -> bool:
+def leads_to_a_queue(encoded: Encoded) -> bool:
     """Whether a worker can publish this message to its queue again, unlike to a fanout exchange."""
     if not encoded.exchange:
         return True
@@ -111,7 +111,7 @@ def _leads_to_a_queue(encoded: Encoded) -> bool:
     return encoded.exchange in [it.name for it in named if it and it.type != "fanout"]
 
 
-def _stored(encoded: Encoded, header: Header) -> StoredMessage:
+def stored_message(encoded: Encoded, header: Header) -> StoredMessage:
     """Return the stored message that a worker would make of the delivery of this message."""
     body, headers = encoded.body, encoded.headers
     if compression := headers.get("compression"):

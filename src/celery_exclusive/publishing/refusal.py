@@ -9,12 +9,13 @@ from celery.signals import beat_init, before_task_publish
 from celery_exclusive import notices
 from celery_exclusive.core.claim import task_id
 from celery_exclusive.errors import DuplicateTask, OptionError
+from celery_exclusive.options.declared import Unique
 from celery_exclusive.options.keys import key_of
 from celery_exclusive.publishing.message import OF_MEMBERS
 from celery_exclusive.run import current_run, enclosing_tasks
 
 if TYPE_CHECKING:
-    from celery_exclusive.options.declared import Unique
+    from celery_exclusive.options.declared import UniqueOption
     from celery_exclusive.publishing.call_options import CallOptions
     from celery_exclusive.publishing.publisher import Publisher
     from celery_exclusive.services import Services
@@ -37,7 +38,7 @@ def refused(
         StoreUnavailable: the store does not answer.
     """
     services, option, run = publisher.services, call.unique, current_run.get()
-    if option is None or (run and run.body_over) or any(map(options.get, _SENT_IN_ANY_CASE)):
+    if not isinstance(option, Unique) or (run and run.body_over) or any(map(options.get, _SENT_IN_ANY_CASE)):
         return None
     if before_task_publish.receivers or services.has_rpc_results or services.allows_without(option):
         return None
@@ -57,10 +58,15 @@ def refused(
 
 
 def existing_result(
-    services: Services, task: Any, option: Unique | None, options: dict[str, Any], key: str, existing_id: str
+    services: Services,
+    task: Any,
+    option: UniqueOption | None,
+    options: dict[str, Any],
+    key: str,
+    existing_id: str,
 ) -> Any:
     """Return the handle of the task that holds the key, for a call that is not sent."""
-    if option and option.on_conflict == "raise" and not _is_beats(options):
+    if option and option.refuses_duplicates and not _is_beats(options):
         text = f"task {task.name} was not published: unique key {key} is held by {existing_id}"
         raise DuplicateTask(text, key, existing_id)
     notices.not_sent(task.name, key, existing_id)

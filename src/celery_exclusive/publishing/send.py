@@ -12,9 +12,11 @@ from celery import Celery
 from celery.signals import before_task_publish
 from celery.utils import uuid
 
+from celery_exclusive.core.claim import WINDOW
 from celery_exclusive.messages.header import HEADER, Header, read_header
 from celery_exclusive.options.keys import needs_headers
 from celery_exclusive.publishing.call_options import as_sent, pop_call_options
+from celery_exclusive.publishing.debounced import DebouncedPublish
 from celery_exclusive.publishing.message import Message, NotSent, header_of
 from celery_exclusive.publishing.ordered import OrderedPublish
 from celery_exclusive.publishing.publisher import PUBLISHER
@@ -23,6 +25,7 @@ from celery_exclusive.publishing.unique_publish import UniquePublish
 from celery_exclusive.seams.celery_app import known_tasks
 
 if TYPE_CHECKING:
+    from celery_exclusive.core.claim import UniqueUntil
     from celery_exclusive.publishing.call_options import CallOptions
     from celery_exclusive.publishing.publisher import Publisher
     from celery_exclusive.services import Services
@@ -84,13 +87,20 @@ def _send(make: Callable[..., Message], options: dict[str, Any], send_task: Call
         return _with_outcome(message.task, send_task(**options))
     run = message.inherit_lock(header) if header.exclusive and options.get("retries") else None
     ordered = message.order(header) if header.exclusive and not run else None
-    if header.unique:
+    if header.unique and _waits_for_calls(message, header.unique):
+        result = DebouncedPublish(message, header, ordered).send()
+    elif header.unique and header.unique[1] != WINDOW:
         result = UniquePublish(message, header, ordered).send()
     else:
         result = OrderedPublish(message, header, ordered).send() if ordered else message.send(header)
     if run:
         run.has_retried = True
     return result
+
+
+def _waits_for_calls(message: Message, unique: tuple[str, UniqueUntil]) -> bool:
+    """Whether a message waits in a window. A retry or replacement continues a call that has waited."""
+    return unique[1] == WINDOW and not (message.origin.is_retry or message.origin.run)
 
 
 def _pop_header(services: Services, task_name: str, options: dict[str, Any]) -> Header | None:
@@ -121,6 +131,7 @@ def _send_late(
     Celery calls them last of all. So the producer that publishes the message computes the key. A duplicate
     ends there: its receivers have been called, and `after_task_publish` is not sent.
     """
+    make = partial(make, send_anew=send_task)
     with app.producer_or_acquire(options.get("producer")) as used:
         late = _LateProducer(used, partial(_send, make), options)
         try:

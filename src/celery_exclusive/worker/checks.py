@@ -15,7 +15,7 @@ from celery_exclusive.brokers import (
 )
 from celery_exclusive.core.records import SECOND
 from celery_exclusive.errors import OptionError
-from celery_exclusive.options.declared import Exclusive
+from celery_exclusive.options.declared import Debounce, Exclusive
 from celery_exclusive.options.option import Option
 from celery_exclusive.options.settings import named_store, visibility_timeout
 from celery_exclusive.seams import probe
@@ -77,15 +77,15 @@ def refuse_declared(conf: Any, task_name: str, option: Option) -> None:
 
 
 def _waits(option: Option) -> bool:
-    return isinstance(option, Exclusive) and option.has_line
+    return isinstance(option, Debounce) or (isinstance(option, Exclusive) and option.has_line)
 
 
 def _refuse_wait(store: Store, task_name: str, option: Option) -> None:
     if _waits(option) and not store.capabilities.line:
+        others = "give it on_conflict='skip' or 'reschedule', or " * isinstance(option, Exclusive)
         raise OptionError(
             f"exclusive_store: {store.url} keeps no line, and task {task_name} with {option!r} has "
-            "to wait in one: give it on_conflict='skip' or 'reschedule', or name a redis://, "
-            "postgresql:// or sqlite:// URL"
+            f"to wait in one: {others}name a redis://, postgresql:// or sqlite:// URL"
         )
 
 

@@ -11,6 +11,7 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 from celery_exclusive import notices
+from celery_exclusive.core.claim import WINDOW
 from celery_exclusive.core.records import SECOND
 from celery_exclusive.messages.header import Header
 
@@ -72,6 +73,9 @@ class OtherStores:
             lock = (header.exclusive or "")[:_LONGEST]
             moves = f"no worker here moves the line of lock {lock} there"
             return f"{moves}, and a call that waits in it does not run"
+        if header.unique[1] == WINDOW:
+            window = header.unique[0][:_LONGEST]
+            return f"no worker here publishes the call that waits in window {window} there"
         key, ttl = header.unique[0][:_LONGEST], self.services.queued_ttl(self.services.unique(task)) / SECOND
         return (
             f"no worker here releases unique key {key} there: calls with it are dropped until its queued_ttl "

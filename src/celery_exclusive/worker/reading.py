@@ -11,12 +11,12 @@ from celery.exceptions import Reject
 from celery.utils.serialization import get_pickleable_exception
 
 from celery_exclusive import notices
-from celery_exclusive.core.claim import FINISHED, Claim, UniqueClaim
+from celery_exclusive.core.claim import FINISHED, WINDOW, Claim, UniqueClaim
 from celery_exclusive.core.delivery import Delivery
 from celery_exclusive.messages.header import HEADER, Header, read_header, rejections
 from celery_exclusive.messages.stored import Content, StoredMessage, content_of
 from celery_exclusive.options.amounts import microseconds_until, no_longer_than, seconds_until
-from celery_exclusive.options.declared import Exclusive, Unique
+from celery_exclusive.options.declared import Exclusive, UniqueOption
 from celery_exclusive.options.keys import key_of
 from celery_exclusive.seams.celery_request import as_dict
 from celery_exclusive.worker.queues import source
@@ -76,7 +76,7 @@ class Received(Delivery):
     content: Content
     expires: str | None = None
     exclusive_option: Exclusive | None = None
-    unique_option: Unique | None = None
+    unique_option: UniqueOption | None = None
 
     @property
     def stored(self) -> StoredMessage:
@@ -147,6 +147,7 @@ def read(delivered: Delivered, task: Any, request: dict[str, Any], args: Any, kw
     can_be_parked = noted.get("can_be_parked", True)
     acks_late = bool(task.acks_late) and can_be_parked
     guards = unique is not None and unique.until == FINISHED
+    ends_window = header.offered is not None and header.unique == (header.offered, WINDOW)
     content, queue = delivered.content, noted.get("queue")
     if header.route and queue:  # it is published to its own queue alone, since others may have a copy
         content = (*content[:5], queue, "")
@@ -161,7 +162,7 @@ def read(delivered: Delivered, task: Any, request: dict[str, Any], args: Any, kw
         redelivered=delivered.redelivered,
         promoted=header.promoted,
         offered=header.offered,
-        was_admitted=has_run or bool(header.promoted),
+        was_admitted=has_run or bool(header.promoted and not ends_window),
         may_have_begun=has_run or header.published_by == delivered.id,
         acks_late=acks_late,
         recovers=acks_late
@@ -184,14 +185,16 @@ def read(delivered: Delivered, task: Any, request: dict[str, Any], args: Any, kw
 
 
 def _add_keys(
-    header: Header, exclusive: Exclusive | None, unique: Unique | None, key: Callable[[Option], str]
+    header: Header, exclusive: Exclusive | None, unique: UniqueOption | None, key: Callable[[Option], str]
 ) -> None:
     """Add the keys of options that the publisher did not know of."""
     if exclusive is None or exclusive.attribute in header.switched_off:
         header.exclusive = None
     elif header.exclusive is None:
         header.exclusive = key(exclusive)
-    if unique and header.unique is None and unique.attribute not in header.switched_off:
+    if header.unique or unique is None or unique.attribute in header.switched_off:
+        return
+    if unique.held_until != WINDOW:  # else the message has come, and can join no window
         header.unique = (key(unique), unique.held_until)
 
 

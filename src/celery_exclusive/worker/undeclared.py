@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 from celery.signals import task_received, task_rejected, task_revoked, task_unknown
 
 from celery_exclusive import notices
-from celery_exclusive.core.claim import FINISHED
+from celery_exclusive.core.claim import FINISHED, WINDOW
 from celery_exclusive.core.operations import Applied, Remove
 from celery_exclusive.errors import ExclusiveError
 from celery_exclusive.messages.header import HEADER, Header, read_header
@@ -79,7 +79,7 @@ class Undeclared:
             self.services.releaser.add_message(id, header)
         is_asked_for = is_gated and Exclusive.attribute in header.values
         keys = [] if is_asked_for or self.services.exclusive(task) else [header.exclusive]
-        if header.unique and header.unique[1] == FINISHED and not is_gated:
+        if header.unique and header.unique[1] in (FINISHED, WINDOW) and not is_gated:
             keys.append(header.unique[0])
         to_leave = [key for key in keys if key and (header.promoted is not None or again)]
         for key in to_leave:
