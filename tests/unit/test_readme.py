@@ -33,7 +33,7 @@ PAGES = [README, *sorted((ROOT / "docs").rglob("*.md"))]
 LINKED = [*PAGES, *(ROOT / name for name in ("CHANGELOG.md", "CONTRIBUTING.md", "SECURITY.md"))]
 PARAMETERS = "doc_id, feed_url, order_id, project_id, team_id, tenant_id, user_id"
 """Those of the task for which an option that a page shows within a sentence or a table is declared."""
-OPTION = r"(?:exclusive|unique)=(?:Exclusive|Unique)\((?!\.\.\.)[^`]*\)"
+OPTION = r"(?:exclusive|unique)=(?:Exclusive|Unique|Debounce)\((?!\.\.\.)[^`]*\)"
 
 
 class Example(NamedTuple):
