@@ -42,6 +42,11 @@ def skip(self: Task, key: str, tag: str = "", hold: bool = False) -> str:
     return body(self, key, tag, hold)
 
 
+@task(unique=Debounce("key", wait=0.3, max_wait=LONG), exclusive=Exclusive("key", on_conflict="latest"))
+def latest(self: Task, key: str, tag: str = "", hold: bool = False) -> str:
+    return body(self, key, tag, hold)
+
+
 @task(unique=Debounce("key", wait=0.3, max_wait=LONG), max_retries=1)
 def again(self: Task, key: str, tag: str = "", hold: bool = False) -> str:
     act(self, key, tag, hold=hold)

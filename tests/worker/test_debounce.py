@@ -118,6 +118,23 @@ def test_a_window_that_ends_while_its_lock_is_held_is_skipped_as_a_new_call(stag
     stage.assert_nothing_is_left(lab)
 
 
+@on_stages("prefork", "threads", brokers=("redis",))
+def test_with_latest_the_run_of_a_newer_window_takes_the_place_of_the_one_that_waits(stage: Stage) -> None:
+    lab = stage.make_lab(SHOP)
+    stage.start_worker(lab)
+    holder = send(lab, "latest", "holder", hold=True)
+    lab.journal.wait_for("start", tag="holder")
+    older = send(lab, "latest", "older")
+    lab.wait_until_in_line(older.id, "latest", "k")
+    newest = send(lab, "latest", "newest")
+    assert newest.id != older.id
+    assert older.get(timeout=DEADLINE)["skipped"]["existing_id"] == newest.id
+    lab.open("holder")
+    assert [result.get(timeout=DEADLINE) for result in (holder, newest)] == ["holder", "newest"]
+    assert lab.journal.tags("start") == ["holder", "newest"]
+    stage.assert_nothing_is_left(lab)
+
+
 @pytest.mark.proves("awaited calls of a burst")
 @on_stages("prefork", "threads", brokers=("redis",))
 def test_chains_groups_and_chords_complete(stage: Stage) -> None:
