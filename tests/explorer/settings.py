@@ -24,7 +24,7 @@ QUICK = (
     Setting("recover: a body that kills its workers", recovers=True, kills=MOST_DEATHS, slow=1),
     Setting("messages expire behind a body that hangs", hangs=True, tasks=3, workers=3, slow=2),
     Setting("give up: a crash, a slow queue", gives_up=True, crashes=1, slow=1),
-    Setting("latest: a crash, a slow queue", replaces=True, tasks=3, crashes=1, slow=1),
+    Setting("latest: a slow queue", replaces=True, tasks=3, slow=1),
 )
 SETTINGS = (
     *QUICK,
@@ -49,7 +49,7 @@ SETTINGS = (
     Setting("give up behind a body that hangs", gives_up=True, hangs=True, tasks=3, workers=3, slow=2),
     Setting("give up: recover, a crash", gives_up=True, recovers=True, crashes=1, slow=1),
     Setting("give up: a lost reply, early ack", gives_up=True, early=True, tasks=3, lost_replies=1),
-    Setting("give up: a lost connection, a retry", gives_up=True, lost_acks=1, retries=1),
+    Setting("give up: a retry", gives_up=True, retries=1, slow=1),
     Setting("give up: order, an outage", gives_up=True, ordered=True, recovers=True, outages=1, crashes=1),
     Setting("latest: recover, a crash", replaces=True, tasks=3, recovers=True, crashes=1),
     Setting("latest: order, a lost reply", replaces=True, ordered=True, tasks=3, lost_replies=1, crashes=1),
@@ -63,6 +63,8 @@ SETTINGS = (
 )
 
 LARGE = (
+    Setting("give up: a lost connection, a retry", gives_up=True, lost_acks=1, retries=1),
+    Setting("latest: a crash, a slow queue", replaces=True, tasks=3, crashes=1, slow=1),
     Setting("large: no flags: a crash, an unfinished ending", flags=False, crashes=1, unfinished=1, slow=1),
     Setting("large: no flags: a lost connection, a crash", flags=False, workers=3, lost_acks=1, crashes=1),
     Setting("large: a rejected message returns, a crash", rejections=1, crashes=1, slow=1),

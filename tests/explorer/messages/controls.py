@@ -404,6 +404,16 @@ CONTROLS: Mapping[str, Control] = {
         "is sent, and its publisher was told that it is not",
         ((CallSteps, "give_up", _given_up_unmarked),),
     ),
+    "a retry gives up": Control(
+        setting("give up: a retry", exclusive=True, gives_up=True, retries=1),
+        "has begun before, and ends without its body",
+        (_facts(lambda delivery: replace(delivery, may_have_begun=False)),),
+    ),
+    "what is over is dropped": Control(
+        setting("give up", calls="ab'", exclusive=True, gives_up=True),
+        "not all ends well",
+        (_outcome(lambda _, outcome: replace(outcome, kind="drop") if outcome.ends_wait else outcome),),
+    ),
     "an offer for one key counts at the other": Control(
         setting("a retry elsewhere", calls="ab'", exclusive=True, retries_elsewhere=1),
         "not all ends well",

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from celery_exclusive.core.endings import guard_of
 from celery_exclusive.core.operations import Parked
-from tests.explorer.messages.store import KEYS, MUCH_LATER, Lease, Place, Store
+from tests.explorer.messages.store import KEYS, LATER, LOCK, MUCH_LATER, NOW, Lease, Place, Store
 from tests.explorer.messages.world import Move, Slot, World
 
 if TYPE_CHECKING:
@@ -86,6 +86,14 @@ def of_clock(model: Model, world: World) -> Iterator[Move]:
             expired = world._replace(store=world.store.put(name, key.without_lease(lease)))
             yield from _expire(world, name, lease, expired)
         for number, place in enumerate(key.line):
+            if place.deadline == LATER:
+                line = (*key.line[:number], place._replace(deadline=NOW), *key.line[number + 1 :])
+                over = world._replace(store=world.store.put(name, key._replace(line=line, is_due=True)))
+                if place.over is None or not _is_underway(world, name, place):
+                    yield Move(f"the deadline of {place.id} comes", over)
+                elif world.may("slow"):
+                    label = f"the deadline of {place.id} comes, though its copy is underway"
+                    yield Move(label, over.spend("slow"), False)
             if place.is_offered:
                 line = (*key.line[:number], place._replace(is_offered=False), *key.line[number + 1 :])
                 expired = world._replace(store=world.store.put(name, key._replace(line=line)))
@@ -109,7 +117,7 @@ def _expire(world: World, name: str, lease: Lease, expired: World) -> Iterator[M
         if world.may("backlogs"):
             late = expired.spend("backlogs").mark(lease.id, is_excused=True)
             yield Move(f"{label}, since its message waits for too long", late, False)
-    elif fate.is_excused or (lease.phase == "running" and not fate.has_begun):
+    elif fate.is_excused or (name == LOCK and lease.phase == "running" and not fate.has_begun):
         yield Move(label, expired)  # the latter is the lease of a dead run that has left it to its retry
 
 

@@ -124,6 +124,8 @@ class Model:
         fate = world.fate(slot.id)
         if fate.has_begun and not (fate.is_excused or fate.has_handed_over):
             raise Violation(f"{slot.id} runs a second time by our own doing")
+        if fate.is_over and not fate.is_excused:
+            raise Violation(f"{slot.id} runs, though it has ended without its body")
         is_known = slot.copy.is_back and self.setting.flags and not (fate.is_overtaken or slot.is_paused)
         if fate.is_closed and is_known:
             raise Violation(f"{slot.id} runs again, though it has finished")
@@ -139,6 +141,16 @@ class Model:
         if former := slot.copy.message.follows:  # this goes on with it
             world = world.mark(former, is_owed=False, is_closed=True)
         return world.mark(slot.id, has_begun=True, was_admitted=True)
+
+    def ends_wait(self, world: World, slot: Slot) -> World:
+        """The world in which a task ends without its body, since its wait is over: may it?"""
+        fate = world.fate(slot.id)
+        was_admitted = fate.has_begun or slot.copy.message.is_retry
+        if was_admitted and not fate.is_overtaken:
+            raise Violation(f"{slot.id} has begun before, and ends without its body")
+        if fate.is_over and not fate.is_excused:
+            raise Violation(f"{slot.id} ends a second time by our own doing")
+        return world.mark(slot.id, is_over=True)
 
     def waits(self, world: World, slot: Slot, name: str) -> None:
         """A message has to wait for this key: does it leave the lock to others meanwhile?"""

@@ -31,7 +31,7 @@ class Plans:
         self._known: dict[object, object] = {}
 
     def admit(self, slot: Slot) -> Ask | Outcome:
-        policy = Policy(self.setting.on_conflict)
+        policy = Policy(self.setting.on_conflict, gives_up_in=TTL if self.setting.gives_up else None)
         known = ("admit", slot.copy, slot.token, slot.is_anew, slot.answers)
         return self._next(known, lambda: admission.admit(self.delivery(slot), policy), slot.answers)
 
@@ -61,7 +61,7 @@ class Plans:
                 has_lease=slot.is_inherited, is_published=slot.has_retried, done=slot.is_done
             )
             asked += [(LOCK, operation) for operation in ended]
-        elif delivery.exclusive and (slot.has_lock or slot.has_body):
+        elif delivery.exclusive and (slot.has_lock or slot.has_body or slot.ends_wait):
             asked.append((LOCK, delivery.exclusive.release("done" if slot.is_done else "open")))
         if delivery.unique and slot.holds and slot.is_done:
             asked.append((delivery.unique.claim.key, delivery.unique.claim.release("done")))
@@ -91,6 +91,7 @@ class Plans:
             promoted=copy.promoted,
             offered=copy.offered or None,
             was_admitted=copy.is_redelivered or bool(copy.promoted) or message.is_retry,
+            may_have_begun=copy.is_redelivered or message.is_retry or message.parent == message.task,
             acks_late=self.setting.late,
             recovers=self.setting.recovers and (exclusive is not None or is_guard),
             published_by=message.parent or None,

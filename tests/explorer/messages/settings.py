@@ -80,6 +80,12 @@ SETTINGS = (
     setting("a kept lock: a retry is revoked", retries=1, revocations=1, **KEEPS),
     setting("a kept lock, early ack: a crash", until="started", late=False, retries=1, crashes=1, **KEEPS),
     setting("a kept lock: a live lease expires", until="started", retries=1, pauses=1, **KEEPS),
+    setting("give up: a killed child", calls="ab'", exclusive=True, gives_up=True, kills=1),
+    setting("give up: a retry", calls="ab'", exclusive=True, gives_up=True, retries=1, slow=1),
+    setting("latest", calls="ab'c", until="started", exclusive=True, on_conflict="latest"),
+    setting(
+        "latest, early ack", calls="ab'c", until="started", exclusive=True, on_conflict="latest", late=False
+    ),
     setting("until started, two keys: a crash", until="started", exclusive=True, crashes=1),
     setting("a period, two keys: a crash", until="period", exclusive=True, crashes=1),
     setting("early ack: a crash, a second delivery, a slow queue", late=False, crashes=1, repeats=1, slow=1),
@@ -150,6 +156,16 @@ SETTINGS = (
 )
 
 LARGE = (
+    setting("give up: a crash", exclusive=True, gives_up=True, crashes=1),
+    setting("give up: a second delivery, a slow queue", exclusive=True, gives_up=True, repeats=1, slow=1),
+    setting(
+        "latest: a second delivery",
+        calls="ab'c",
+        until="started",
+        exclusive=True,
+        on_conflict="latest",
+        repeats=1,
+    ),
     setting("large: one call sends: lost replies, a crash", sends=True, lost_replies=2, crashes=1),
     setting("large: one call sends, and has to: lost replies", calls="aB", sends=True, lost_replies=2,
             repeats=1),

@@ -125,6 +125,8 @@ def _settle(model: Model, world: World, at: World, slot: Slot, outcome: Outcome)
     begun = begun._replace(may_be_late=False, has_failed=False, is_anew=False)
     if outcome.kind == "run":
         return model.begins(world, slot).put(slot, begun._replace(phase="body", has_body=True))
+    if outcome.ends_wait and outcome.kind in ("skip", "fail"):
+        return model.ends_wait(world, slot).put(slot, begun._replace(phase="over", ends_wait=True))
     if outcome.kind in ("skip", "fail"):
         if not slot.copy.message.duplicate_of:
             model.is_skipped(at, slot.copy.message, outcome.key, slot.copy)

@@ -16,12 +16,26 @@ from celery_exclusive.core.operations import (
     Granted,
     Held,
     Operation,
+    Over,
     Owner,
     Parked,
     Reap,
     Renew,
 )
-from celery_exclusive.core.records import BEGUN, GIVEN_UP, SENT, Document, Entry, Holder, Line, Phase, State
+from celery_exclusive.core.records import (
+    BEGUN,
+    GIVEN_UP,
+    NEVER,
+    OVER,
+    SENT,
+    Document,
+    Entry,
+    Holder,
+    Line,
+    Phase,
+    State,
+    overdue,
+)
 
 if TYPE_CHECKING:
     from tests.explorer.messages.world import Copy
@@ -47,13 +61,17 @@ class Lease(NamedTuple):
 
 
 class Place(NamedTuple):
-    """An entry of the line, with its message."""
+    """An entry of the line, with its message. Its deadline has come, may come, or never does."""
 
     id: str
     copy: Copy
     is_offered: bool
     was_offered: bool
     state: State
+    deadline: int = NEVER
+    gives_up: bool = False
+    replaceable: bool = False
+    over: str | None = None
 
 
 class Key(NamedTuple):
@@ -164,12 +182,22 @@ def _step(
     if isinstance(operation, Acquire) and operation.message and transition.kept:
         assert copy
         copies[id] = copy._replace(promoted=None, offered="")
-    entries = {entry.id: entry for entry in (*line.head, *line.behind)}
+    entries = {entry.id: entry for entry in (*line.head, *line.aside, *line.behind)}
     for gone in transition.removed:
         entries.pop(gone, None)
     entries.update({entry.id: entry for entry in transition.entries})
     places = tuple(
-        Place(entry.id, copies[entry.id], entry.offer_until > NOW, entry.offers > 0, entry.state)
+        Place(
+            entry.id,
+            copies[entry.id],
+            entry.state != "aside" and entry.offer_until > NOW,
+            entry.offers > 0,
+            entry.state,
+            entry.deadline if entry.deadline == NEVER else LATER,
+            entry.gives_up,
+            entry.replaceable,
+            entry.over,
+        )
         for entry in sorted(entries.values(), key=lambda entry: entry.seq)
     )
     leases = tuple(
@@ -185,7 +213,7 @@ def _step(
     )
     tombstones = dict(key.tombstones)
     if transition.tombstone is not None:
-        is_word = transition.tombstone in (BEGUN, SENT, GIVEN_UP)
+        is_word = transition.tombstone in (BEGUN, SENT, GIVEN_UP) or transition.tombstone.startswith(OVER)
         tombstones[id] = transition.tombstone if is_word else _token(transition.tombstone)
     marks = tuple(sorted(tombstones.items()))
     # A renewal does not look at the clock: what is due by a lease that has expired is due after it, too.
@@ -201,21 +229,37 @@ def _load(key: Key, id: str, epoch: str) -> tuple[Document, Line]:
         for fence, lease in enumerate(key.leases, 1)
     )
     entries = [
-        Entry(place.id, seq, LATER if place.is_offered else NOW, int(place.was_offered), place.state)
+        Entry(
+            place.id,
+            seq,
+            NEVER if place.state == "aside" else LATER if place.is_offered else NOW,
+            int(place.was_offered),
+            place.state,
+            0,
+            place.deadline,
+            place.gives_up,
+            place.replaceable,
+            place.over,
+        )
         for seq, place in enumerate(key.line, 1)
     ]
+    due, deadline = overdue(entries, NOW)
     own = next((entry for entry in entries if entry.id == id), None)
     head = tuple(entry for entry in entries if entry.state == "waiting")
     mark = dict(key.tombstones).get(id)
     line = Line(
         waiting=len(head),
         head=head,
+        aside=tuple(entry for entry in entries if entry.state == "aside"),
         behind=tuple(entry for entry in entries if entry.state == "behind"),
+        overdue=due,
+        deadline=deadline,
+        last=head,
         entry=own,
         ahead=sum(own is None or entry.seq < own.seq for entry in head),
         tombstone=None if mark is None else str(mark),
     )
-    return Document(1, LAST_FENCE, holders, epoch), line
+    return Document(1, LAST_FENCE, holders, epoch, NOW if due else deadline), line
 
 
 def _token(token: str) -> int:
@@ -228,6 +272,8 @@ def _answer(answer: Answer) -> Answer:
         return Granted(1)
     if isinstance(answer, Parked):
         return Parked(min(answer.position, 1), ())
+    if isinstance(answer, Over):
+        return Over(answer.newer, ())
     if isinstance(answer, (Held, Full)):
         owners = tuple(Owner(owner.id, 0, 0, min(owner.fence, 1), owner.phase) for owner in answer.by)
         return Held(owners) if isinstance(answer, Held) else Full(1, owners)

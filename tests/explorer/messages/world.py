@@ -103,6 +103,7 @@ class Slot(NamedTuple):
     `has_failed`: the store has not answered a request of this plan. `is_anew`: it was granted a key, and has
     asked for its keys anew since.
     `holds`, `has_lock`: its end has to release the unique key, the lock. `has_body`: its body was admitted.
+    `ends_wait`: it ends without its body, since its wait is over.
     `next` is what it publishes, and `next_holds` that this may hold its key. Unless it
     `is_done`, its message comes again. `heir` is the id of the retry to which it leaves its lock, under which
     it holds the lock if it `is_inherited`; `has_retried`: that was sent. `is_discarded`: it was revoked.
@@ -121,6 +122,7 @@ class Slot(NamedTuple):
     holds: bool = False
     has_lock: bool = False
     has_body: bool = False
+    ends_wait: bool = False
     next: tuple[Publication, Message] | None = None
     next_holds: bool = False
     is_done: bool = True
@@ -184,7 +186,7 @@ class Fate(NamedTuple):
     that begins nothing holds its copies back, as docs/known-limits.md says.
     `keeps_lock`: its run has left it the lock, and it has not begun.
     `is_sent`: its publisher has sent it. `is_unsent`: its publisher was told that it is not sent, and will
-    not be.
+    not be. `is_over`: a worker has ended it without its body, since its wait in line was over.
     """
 
     is_owed: bool = True
@@ -200,6 +202,7 @@ class Fate(NamedTuple):
     keeps_lock: bool = False
     is_sent: bool = False
     is_unsent: bool = False
+    is_over: bool = False
 
 
 class Budget(NamedTuple):
@@ -248,7 +251,7 @@ class Setting:
     one task id, which their callers have chosen. `late`: messages are acknowledged late. `sends`: the step
     that grants a call its key sends its message, too. `flags`: the broker says of a message that it delivers
     it again. `recovers`: the store keeps the message of a run, and the broker hides the message of a dead
-    one. `keeps`: a retry keeps the lock of its run.
+    one. `keeps`: a retry keeps the lock of its run. `gives_up`: messages that wait for the lock give up.
     """
 
     name: str = field(compare=False)
@@ -262,6 +265,7 @@ class Setting:
     flags: bool = True
     recovers: bool = False
     keeps: bool = False
+    gives_up: bool = False
     budget: Budget = _NOTHING
 
 
