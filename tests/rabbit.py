@@ -135,6 +135,7 @@ class RabbitServer(Server):
         return {
             "PATH": os.pathsep.join([str(self._erlang), os.environ.get("PATH", os.defpath)]),
             "HOME": folder,  # for its cookie
+            "ERL_CRASH_DUMP": f"{folder}/crash",
             "ERL_EPMD_PORT": str(self._names_port),
             "RABBITMQ_NODENAME": NODE,
             "RABBITMQ_NODE_IP_ADDRESS": "127.0.0.1",
