@@ -1298,10 +1298,11 @@ def test_a_user_without_rights_on_the_queue_takes_the_place_first(
 
 
 @pytest.mark.proves("plain way into the line")
+@pytest.mark.parametrize("is_retried", [False, True])
 def test_a_name_that_is_no_list_leaves_no_place(
-    make_app: Any, redis_url: str, redis_server: RedisServer
+    make_app: Any, redis_url: str, redis_server: RedisServer, is_retried: bool
 ) -> None:
-    app = make_app(redis_url, task_publish_retry=False)
+    app = make_app(redis_url, task_publish_retry=is_retried)
     with redis_server.client() as client:
         client.set("celery", "no list")
         with pytest.raises(Exception, match="WRONGTYPE"):
@@ -1310,3 +1311,23 @@ def test_a_name_that_is_no_list_leaves_no_place(
         client.delete("celery")
     rank(app).delay("a")
     assert (messages(redis_server), in_line(app)) == (1, 1)
+
+
+@pytest.mark.proves("plain way into the line")
+def test_a_push_that_is_refused_and_then_lost_is_tried_again(
+    make_app: Any, start_redis: Any, caplog: pytest.LogCaptureFixture
+) -> None:
+    server = start_redis()
+    with server.client() as client:
+        client.execute_command("ACL SETUSER locks on >secret ~cx* &* +@all")
+    with Proxy(server.port) as proxy:
+        url = f"redis://127.0.0.1:{proxy.port}/0"
+        app = make_app(
+            url,
+            exclusive_store=url.replace("redis://", "redis://locks:secret@"),
+            broker_transport_options={"socket_timeout": 0.3},
+        )
+        proxy.withhold(b"\r\nLPUSH\r\n")
+        rank(app).delay("a")
+        assert (proxy.met, messages(server), in_line(app)) == ([b"\r\nLPUSH\r\n"], 1, 1)
+    assert "refuses to push onto list celery" in caplog.text

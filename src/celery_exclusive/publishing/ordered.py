@@ -73,6 +73,7 @@ class OrderedPublish(AskingPublish):
             enqueue = Enqueue(self.id, signed, *terms)
             if self.push(enqueue, channel, to, None if signed is payload else payload):
                 return True
+        self._has_one_place = False  # if kombu tries again, no request would push the offer that is there
         stored = stored_message(captured.encoded, self.header).dump()
         enqueue = Enqueue(self.id, stored, *terms)
         if self.request(enqueue, sends=True) == Applied(True):
