@@ -422,3 +422,63 @@ def test_a_chord_whose_members_keep_their_lock_completes(stage: Stage) -> None:
     tags = lab.journal.tags()
     assert tags[::2] == tags[1::2]  # each with its retry
     stage.assert_nothing_is_left(lab)
+
+
+@pytest.mark.promise(
+    "A retry keeps the lock of its run though the store is away when the retry is due",
+    broke="red before: the message that came again released the lease that it had",
+)
+@pytest.mark.parametrize("trouble", ["cut", "lost replies"])
+@on_stages("prefork", brokers=("redis",), lates=(False,))
+def test_a_retry_that_finds_no_store_keeps_the_lock_until_it_comes_again(
+    stage: Stage, proxy: Proxy, store: RedisServer, trouble: str
+) -> None:
+    url = f"redis://127.0.0.1:{proxy.port}/0?socket_timeout=0.5"
+    lab = make_lab(stage, exclusive_store=store.url, exclusive_store_wait=3)
+    worker = stage.start_worker(lab, slots=4, exclusive_store=url)
+    first = lab.send("kept", "k", "first", 3)
+    until_queued(lab, "kept", first)
+    other = lab.send("kept", "k", "other", retries=0)
+    lab.wait_for_line(1, "kept", "k")
+    if trouble == "cut":
+        proxy.cut()
+    else:
+        proxy.drop(replies=True)
+    worker.wait_for_log(f"[{first.id}] goes back to the broker")
+    proxy.restore()
+    assert first.get(timeout=DEADLINE) == "first"
+    assert other.get(timeout=DEADLINE) == "other"
+    assert lab.journal.tags() == ["first", "first", "other"]
+    with store.client() as client:
+        stage.assert_nothing_is_left(lab, client)
+
+
+@pytest.mark.proves("kept lock is free")
+@on_stages("prefork", brokers=("rabbitmq",), lates=(True,))
+def test_the_lock_is_free_when_a_redelivered_retry_of_a_topic_is_revoked(stage: Stage) -> None:
+    topic = {"task_default_exchange": "lab.topic", "task_default_exchange_type": "topic"}
+    lab = make_lab(stage, exclusive_ttl=3, task_default_routing_key="lab.key", **topic)
+    doomed = stage.start_worker(lab, "doomed")
+    first = lab.send("kept", "k", "first", 12)
+    until_queued(lab, "kept", first)
+    doomed.kill()
+    heir = stage.start_worker(lab, "heir")
+    heir.wait_for_log(f"[{first.id}] received")
+    lab.app.control.revoke(first.id, reply=True, timeout=60, limit=1)
+    with pytest.raises(TaskRevokedError):
+        first.get(timeout=DEADLINE)
+    assert lab.send("kept", "k", "next", retries=0).get(timeout=DEADLINE) == "next"
+    stage.assert_nothing_is_left(lab)
+
+
+@pytest.mark.proves("kept lock is free")
+@on_stages("prefork", brokers=("rabbitmq",), lates=(True,))
+def test_the_lock_is_free_when_a_release_without_it_has_run_the_retry(stage: Stage) -> None:
+    lab = make_lab(stage, exclusive_ttl=3)
+    doomed = stage.start_worker(lab, "doomed")
+    first = lab.send("both", "k", "first", 2)
+    until_queued(lab, "both", first)
+    doomed.kill()
+    stage.start_worker(lab, "newer", task_annotations={"*": {"exclusive": None}})
+    assert first.get(timeout=DEADLINE) == "first"
+    stage.assert_nothing_is_left(lab)

@@ -127,8 +127,9 @@ class RequestMixin(OfCelery):
         is_reported_again = terminated and not self._has_ended
         if not is_reported_again:
             self._release_later(delivery)
-            if delivery and not delivery.redelivered:
-                self._worker.services.releaser.add_retry(self.id, delivery.header, done=True)
+            if delivery:  # another delivery of its message may run
+                done = not delivery.redelivered
+                self._worker.services.releaser.add_retry(self.id, delivery.header, done=done)
 
     def _is_obsolete_copy(self, delivery: Received) -> bool:
         """Whether this is the copy of an offer whose task runs as another copy, or has run.

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -226,10 +226,15 @@ class RunLeases:
     def owe(self, *, done: bool, redelivered: bool = False) -> None:
         """Let the background releaser release the leases when the store answers again.
 
-        A message that comes again, with early or late acknowledgement, keeps its unique key.
+        `redelivered`: no body has begun, and the message comes again. With early or late acknowledgement it
+        keeps its unique key, and the lock that its run has left to it.
         """
-        redelivered = redelivered or (not done and self.delivery.acks_late)
-        services, lock = self.worker.services, self.delivery.exclusive
+        services, delivery, lock = self.worker.services, self.delivery.at_present(), self.delivery.exclusive
         if lock and self.heir:
             services.releaser.add(*((lock.key, release) for release in self._releases(lock, done=done)))
-        services.releaser.add_run(self.delivery.at_present(), done=done, redelivered=redelivered)
+        if lock and redelivered and delivery.keeps_lock:
+            requeue = Requeue(lock.id, lock.token, services.queued_ttl(None))
+            services.releaser.add((lock.key, requeue))
+            delivery = replace(delivery, exclusive=None)
+        redelivered = redelivered or (not done and delivery.acks_late)
+        services.releaser.add_run(delivery, done=done, redelivered=redelivered)

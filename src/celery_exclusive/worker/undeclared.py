@@ -75,10 +75,12 @@ class Undeclared:
         A task with another option acquires the unique key of its message all the same, out of that line.
         """
         is_gated = isinstance(task, GatedTask)
-        if not is_gated:
-            self.services.releaser.add_message(id, header)
         is_asked_for = is_gated and Exclusive.attribute in header.values
         keys = [] if is_asked_for or self.services.exclusive(task) else [header.exclusive]
+        if not is_gated:
+            self.services.releaser.add_message(id, header)
+        elif keys:
+            self.services.releaser.add_retry(id, header)
         if header.unique and header.unique[1] in (FINISHED, WINDOW) and not is_gated:
             keys.append(header.unique[0])
         to_leave = [key for key in keys if key and (header.promoted is not None or again)]
