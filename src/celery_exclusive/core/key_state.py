@@ -280,10 +280,13 @@ class KeyState:
                 self.end_wait(entry, newer)
 
     def end_wait(self, entry: Entry, newer: str = "") -> None:
-        """Wake a message whose wait is over, again and again, each time after twice as long a pause."""
+        """Wake a message whose wait is over, again and again, each time after twice as long a pause.
+
+        Each wake adds a copy to a queue without a worker, and none to a broker that is away. So the pauses
+        become longer than those between offers, and the wakes do not end.
+        """
         offers = entry.offers + 1 if entry.over is not None else 1
-        pause = min(2 ** (offers - 1), LONGEST_OFFER) * self.first_offer
-        deadline = NEVER if offers >= OFFERS_IN_LINE + OFFERS_ASIDE else self.now + pause
+        deadline = min(self.now + 2 ** (offers - 1) * self.first_offer, NEVER)
         self.put(Entry(entry.id, entry.seq, NEVER, offers, "aside", entry.deaths, deadline, over=newer))
         self.wake_once(entry.id)
 

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from celery_exclusive.core.key_state import OFFERS_ASIDE, OFFERS_IN_LINE
 from celery_exclusive.core.operations import Applied, Enqueue, Granted, Held, Over, Parked, Remove, Stale
-from celery_exclusive.core.records import NAMED, SECOND
+from celery_exclusive.core.records import NAMED, NEVER, SECOND
 from tests.unit.stepping import TTL, Key
 
 pytestmark = pytest.mark.promise(
@@ -124,16 +123,21 @@ def test_a_run_that_died_is_neither_replaced_nor_given_up(key: Key) -> None:
     assert key.in_line[0] == "a"
 
 
-def test_task_that_no_worker_ends_is_woken_again_but_not_for_ever(busy: Key) -> None:
+def test_a_task_that_no_worker_ends_is_woken_without_end_but_ever_more_rarely(busy: Key) -> None:
     busy.acquire("a", replaces=True)
     busy.acquire("b", replaces=True)
-    for pause in (1, 2, 4, 8):
-        assert busy.reap(pause * OFFER - 1) == ()
+    for number in range(16):  # the pauses are 3.8 days together
+        assert busy.reap(2**number * OFFER - 1) == ()
         assert busy.reap(1) == ("a",)
-    wakes = 5
-    while busy.reap(120 * OFFER) == ("a",):
-        wakes += 1
-    assert wakes == OFFERS_IN_LINE + OFFERS_ASIDE
+    assert isinstance(busy.promoted("a"), Over)
+
+
+def test_the_pauses_before_a_wake_end_with_time_itself(busy: Key) -> None:
+    busy.acquire("a", replaces=True)
+    busy.acquire("b", replaces=True)
+    while (deadline := busy.entries["a"].deadline) != NEVER:
+        assert "a" in busy.reap(deadline - busy.now)
+    assert isinstance(busy.promoted("a"), Over)
 
 
 def test_replaced_task_gets_no_free_slot(key: Key) -> None:

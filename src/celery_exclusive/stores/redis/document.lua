@@ -7,7 +7,7 @@
 --   q:<key>    ZSET id -> seq, of the tasks that wait in line
 --   a:<key>    ZSET id -> offer_until, of the tasks aside
 --   b:<key>    ZSET id -> seq, of the copies that stand behind their own run
---   o:<key>    HASH id -> "offer_until offers seq[ deaths]", of the tasks that had an offer, or a run
+--   o:<key>    HASH id -> "offer_until offers seq[ deaths[ flags[ newer]]]", of the tasks that need it
 --   e:<key>    ZSET id -> deadline, of the tasks that wait and whose messages expire
 --   m:<key>    HASH id -> message
 --   t:<n>:<key>:<id>   "until token" of a tombstone; n is the length of the key

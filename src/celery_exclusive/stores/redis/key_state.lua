@@ -168,11 +168,9 @@ local function end_wait(entry, newer)
   local offers = entry.over and entry.offers + 1 or 1
   put(entry, ASIDE, NEVER, offers)
   entry.gives_up, entry.replaceable, entry.over = false, false, newer
-  entry.deadline = false
-  if offers < OFFERS_IN_LINE + OFFERS_ASIDE then
-    entry.deadline = now + math.min(2 ^ (offers - 1), LONGEST_OFFER) * first_offer
-    deadline = math.min(deadline, entry.deadline)
-  end
+  local at = now + 2 ^ (offers - 1) * first_offer
+  entry.deadline = at < NEVER and at
+  deadline = math.min(deadline, at)
   wake_once(entry.id)
 end
 
