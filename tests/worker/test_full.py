@@ -15,13 +15,14 @@ import pytest
 from celery import chain, chord
 from celery.exceptions import ChordError
 
-from celery_exclusive import LockHeld, notices
+from celery_exclusive import Exclusive, LockHeld, notices
 from celery_exclusive.core.operations import Acquire
-from celery_exclusive.worker import report
+from celery_exclusive.publishing import long_lines
 from tests.worker.lab import Lab, eventually
 from tests.worker.message import Message, wait_for_lines
 from tests.worker.nursery import DEATH_OF_PARENT
 
+ARRIVED, PUBLISHED = ({"exclusive": Exclusive("key", order=order)} for order in ("arrived", "published"))
 DEADLINE = 60
 SECOND = 1_000_000
 
@@ -86,8 +87,9 @@ def test_a_task_that_finds_the_line_full_may_be_skipped(lab: Lab) -> None:
 
 
 @pytest.mark.proves("full line")
-def test_the_setting_is_for_tasks_that_wait_and_give_no_number(lab: Lab) -> None:
-    lab.start_worker("w1", 4, exclusive_max_waiting=2)
+def test_the_setting_is_for_tasks_that_wait_and_give_no_number(make_lab: Callable[..., Lab]) -> None:
+    lab = make_lab(module="tests.worker.shop_full", exclusive_max_waiting=2)
+    lab.start_worker("w1", 4)
     fill(lab, "by_setting")
     fill(lab, "loud")
     lab.send("by_setting", key="k", tag="second")
@@ -147,7 +149,7 @@ def test_a_task_is_not_refused_for_a_line_that_is_full_behind_its_own_run(lab: L
 )
 def test_a_task_that_joins_as_number_100_1000_or_10000_is_warned_of(lab: Lab) -> None:
     worker = lab.start_worker("w1", 2)
-    lab.send("by_setting", key="k", tag="holder", hold=True)
+    lab.send("by_setting", key="k", tag="holder", hold=True, options=ARRIVED)
     lab.journal.wait_for("start", tag="holder")
     key, store = lab.task("by_setting").lock_state("k").key, lab.app._celery_exclusive.store  # type: ignore[attr-defined]
     waiting = 0
@@ -155,7 +157,7 @@ def test_a_task_that_joins_as_number_100_1000_or_10000_is_warned_of(lab: Lab) ->
         for number in range(waiting, mark - 2):
             store.apply(key, Acquire(f"{number}/0", "token", SECOND, message=b"{}"))
         for _ in range(3):
-            lab.send("by_setting", key="k", tag="waits")
+            lab.send("by_setting", key="k", tag="waits", options=ARRIVED)
         waiting = mark + 1
         lab.wait_for_line(waiting, "by_setting", "k")
         worker.wait_for_log(f"number {waiting} in line")
@@ -169,25 +171,36 @@ def test_a_task_that_joins_as_number_100_1000_or_10000_is_warned_of(lab: Lab) ->
 
 
 @pytest.mark.proves("long lines")
+def test_a_caller_whose_call_joins_as_number_100_is_warned(
+    lab: Lab, caplog: pytest.LogCaptureFixture
+) -> None:
+    for _ in range(101):
+        lab.send("by_setting", key="k", tag="waits", options=PUBLISHED)
+    key = lab.task("by_setting").lock_state("k").key
+    (line,) = [text for text in caplog.messages if " wait in line for lock " in text]
+    assert line.startswith(f"100 tasks wait in line for lock {key} of task {lab.module}.by_setting")
+
+
+@pytest.mark.proves("long lines")
 def test_a_line_that_goes_up_and_down_around_a_mark_is_warned_of_once_a_minute(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     told: list[tuple[str, int]] = []
     clock = [1_000.0]
-    monkeypatch.setattr(report.time, "monotonic", lambda: clock[0])
+    monkeypatch.setattr(long_lines.time, "monotonic", lambda: clock[0])
     monkeypatch.setattr(notices, "line_grows", lambda task, key, position: told.append((key, position)))
-    monkeypatch.setattr(report, "_warned", {})
+    monkeypatch.setattr(long_lines, "_warned", {})
     for position in (99, 100, 101, 100, 999, 1_000):
-        report.warn_of_long_line("task", "one", position)
-    report.warn_of_long_line("task", "other", 100)
+        long_lines.warn_of_long_line("task", "one", position)
+    long_lines.warn_of_long_line("task", "other", 100)
     assert told == [("one", 100), ("one", 1_000), ("other", 100)]
     clock[0] += 59
-    report.warn_of_long_line("task", "one", 100)
+    long_lines.warn_of_long_line("task", "one", 100)
     assert len(told) == 3
     clock[0] += 2
-    report.warn_of_long_line("task", "one", 100)
+    long_lines.warn_of_long_line("task", "one", 100)
     assert told[3:] == [("one", 100)]
-    assert len(report._warned) == 1
+    assert len(long_lines._warned) == 1
 
 
 # The recipes of docs/recipes.md for a periodic task that takes longer than its period

@@ -173,6 +173,7 @@ class _Step(CallSteps):
 
     def recall_one(self, op: Recall) -> Answer:
         self.advance()
+        self.shorten_offers()
         entry = self.entries.get(op.id)
         if not entry or entry.state == "behind":
             return Applied(False)

@@ -12,12 +12,13 @@ from typing import TYPE_CHECKING, Any
 from kombu.compression import decompress
 
 from celery_exclusive import notices
-from celery_exclusive.core.operations import Applied, Enqueue, KeyOperation, Remove
+from celery_exclusive.core.operations import Answer, Applied, Enqueue, KeyOperation, Parked, Remove
 from celery_exclusive.errors import StoreError
 from celery_exclusive.messages.header import Header
 from celery_exclusive.messages.stored import StoredMessage
 from celery_exclusive.options.amounts import microseconds_until
 from celery_exclusive.publishing.asking import AskingPublish
+from celery_exclusive.publishing.long_lines import warn_of_long_line
 
 if TYPE_CHECKING:
     from celery_exclusive.options.declared import Exclusive
@@ -71,15 +72,22 @@ class OrderedPublish(AskingPublish):
             channel, to, payload = push
             signed = self.services.signer.sign_parked(payload, self.key, self.id)
             enqueue = Enqueue(self.id, signed, *terms)
-            if self.push(enqueue, channel, to, None if signed is payload else payload):
+            if answer := self.push(enqueue, channel, to, None if signed is payload else payload):
+                self._note_place(answer)
                 return True
         self._has_one_place = False  # if kombu tries again, no request would push the offer that is there
         stored = stored_message(captured.encoded, self.header).dump()
         enqueue = Enqueue(self.id, stored, *terms)
-        if self.request(enqueue, sends=True) == Applied(True):
+        answer = self.request(enqueue, sends=True)
+        if answer == Applied(True):
             return False
+        self._note_place(answer)
         captured.declare()
         return True
+
+    def _note_place(self, answer: Answer | None) -> None:
+        if isinstance(answer, Parked):
+            warn_of_long_line(self.message.task.name, self.key, answer.position)
 
     def _terms(self, encoded: Encoded) -> tuple[int, int | None, int | None, bool]:
         """Return the limit of the line, and the terms on which the message waits there.

@@ -1,22 +1,16 @@
-"""Logs the outcome of a delivery, and warns of lines that grow."""
+"""Logs the outcome of a delivery."""
 
 from __future__ import annotations
 
-import time
 from typing import TYPE_CHECKING, Any
 
 from celery_exclusive import notices
 from celery_exclusive.options.preview import given_preview, preview
+from celery_exclusive.publishing.long_lines import warn_of_long_line
 
 if TYPE_CHECKING:
     from celery_exclusive.core.admission import Outcome
     from celery_exclusive.worker.reading import Received
-
-_MARKS = (100, 1_000, 10_000)
-"""The positions in line at which a warning is logged."""
-_QUIET = 60
-"""Seconds for which a process does not repeat a warning, about a line that goes up and down around a mark."""
-_warned: dict[tuple[str, int], float] = {}
 
 
 def log_outcome(task: Any, delivery: Received, call: tuple[str, Any, Any, Any], outcome: Outcome) -> None:
@@ -53,15 +47,3 @@ def name_of_key(task: Any, delivery: Received, call: tuple[str, Any, Any, Any], 
     is_masked = delivery.header.masked
     shown = given_preview(request) if is_masked else preview(task.run, option, args, kwargs)
     return f"{key} ({shown})" if shown else key
-
-
-def warn_of_long_line(task: str, key: str, position: int) -> None:
-    """Warn when task number 100, 1,000 or 10,000 joins a line, once a minute."""
-    if position not in _MARKS:
-        return
-    now = time.monotonic()
-    for old in [old for old, at in list(_warned.items()) if at <= now - _QUIET]:
-        _warned.pop(old, None)
-    if (key, position) not in _warned:
-        _warned[key, position] = now
-        notices.line_grows(task, key, position)

@@ -207,6 +207,7 @@ end
 
 local function recall_one()
   advance()
+  shorten_offers()
   local entry = entries[op.id]
   if not entry or entry.state == BEHIND then return 'done', 0 end
   if entry.state == ASIDE then
