@@ -186,6 +186,23 @@ def test_the_message_of_a_killed_worker_that_had_not_begun_runs_once(stage: Stag
 
 @pytest.mark.proves("killed with a window")
 @on_stages("prefork", "threads", brokers=("rabbitmq",), lates=(True,))
+def test_a_copy_that_is_redelivered_after_the_run_of_another_one_does_not_run(stage: Stage) -> None:
+    lab = stage.make_lab(SHOP, exclusive_offer=1, worker_prefetch_multiplier=2)
+    doomed = stage.start_worker(lab, "doomed", 1)
+    send(lab, "both", "busy", key="other", hold=True)
+    lab.journal.wait_for("start", tag="busy")
+    result = send(lab, "soon", "a")
+    eventually(lambda: stage.messages_at_the_broker(lab) >= 2, "the message in the doomed worker")
+    worker = stage.start_worker(lab, "w2")
+    assert result.get(timeout=DEADLINE) == "a"
+    assert send(lab, "soon", "b").get(timeout=DEADLINE) == "b"
+    doomed.kill()
+    worker.wait_for_log(f"[{result.id}] dropped: another copy")
+    assert lab.journal.tags("start", key="k") == ["a", "b"]
+
+
+@pytest.mark.proves("killed with a window")
+@on_stages("prefork", "threads", brokers=("rabbitmq",), lates=(True,))
 def test_the_task_of_a_killed_worker_runs_again_beside_the_next_window(stage: Stage) -> None:
     lab = stage.make_lab(SHOP)
     doomed = stage.start_worker(lab, "doomed", 1)

@@ -36,8 +36,10 @@ def run_ended(
         if is_of_retry and done:
             yield lock.key, Remove(delivery.id, "superseded")
     unique = delivery.unique
-    if unique and unique.until == WINDOW:  # of a message that ends before it has left its window
-        yield unique.claim.key, unique.claim.release(ending)
+    if unique and unique.until == WINDOW:
+        if done:
+            yield unique.claim.key, leave_no_copy(unique.claim)
+        yield unique.claim.key, unique.claim.release("open")  # it may end before it has left its window
     if not unique or unique.ends_by_clock:
         return
     if will_be_redelivered:
@@ -45,6 +47,11 @@ def run_ended(
     else:
         for claim in unique.claims:
             yield claim.key, claim.release(ending)
+
+
+def leave_no_copy(window: Claim) -> Remove:
+    """Make copies of the offers of a message obsolete, which has ended, also those that are redelivered."""
+    return Remove(window.id, "superseded")
 
 
 def guard_of(delivery: Delivery) -> Claim | None:

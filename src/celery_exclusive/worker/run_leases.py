@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING, Any
 from celery.utils.functional import noop
 
 from celery_exclusive import notices
-from celery_exclusive.core.endings import body_ended
+from celery_exclusive.core.claim import WINDOW
+from celery_exclusive.core.endings import body_ended, leave_no_copy
 from celery_exclusive.core.heir import Heir
 from celery_exclusive.core.operations import Applied, Granted, Release, Remove, Requeue
 from celery_exclusive.core.records import SECOND
@@ -159,6 +160,8 @@ class RunLeases:
         is_over = done or (self.worker.runs_in_main and not self.delivery.acks_late)
         if is_over and self.delivery.unique:
             self._release_unique_key(self.delivery.unique)
+        if done and outcome and outcome.kind in ("run", "skip", "fail"):
+            self._end_window()
         if interruption and not isinstance(interruption, Exception):
             raise interruption
 
@@ -204,7 +207,15 @@ class RunLeases:
             if unique.may_hold:  # the store has not answered
                 self.owe(done=True)
 
-    def _ask(self, key: str, operation: Release | Requeue) -> object:
+    def _end_window(self) -> None:
+        """Let the store drop the copies of the offers of this message that have not come yet."""
+        delivery = self.delivery
+        if delivery.unique and delivery.unique.until == WINDOW and delivery.may_be_in_line:
+            window = delivery.unique.claim
+            if self._ask(window.key, leave_no_copy(window)) is None:
+                self.owe(done=True)
+
+    def _ask(self, key: str, operation: Release | Requeue | Remove) -> object:
         """Return the answer. None: there was none; the release is retried at the end of the run, or owed."""
         attempts = Attempts()
         try:

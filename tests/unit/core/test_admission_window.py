@@ -129,6 +129,13 @@ def test_a_redelivered_message_begins_once(store: Store, next_window: str, *, be
     assert store.admit(delivery("copy")).kind == "drop"
 
 
+@pytest.mark.parametrize("facts", [{"redelivered": True}, {"promoted": ""}], ids=["redelivered", "delayed"])
+def test_a_copy_that_comes_after_the_end_of_the_run_is_dropped(store: Store, facts: dict[str, Any]) -> None:
+    assert store.admit(delivery("one")).kind == "run"
+    store.end(delivery("one"))
+    assert store.admit(delivery("two", **facts)).kind == "drop"
+
+
 def test_a_delivery_that_left_the_window_meets_its_lock_as_a_new_one(store: Store) -> None:
     store.lock.acquire("other")
     assert store.admit(delivery("one", lock=True), on_conflict="skip").kind == "skip"
