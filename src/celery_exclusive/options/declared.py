@@ -401,8 +401,9 @@ class Debounce(UniqueOption):
         return WINDOW
 
     def _check_own(self) -> None:
-        self._require("wait", is_duration, f"{seconds_from()}: the pause after the last call of a burst")
-        self._require("max_wait", is_duration, f"{seconds_from()}, counted from the first call of a burst")
+        pause, longest = ": the pause after the last call", ", counted from the first call"
+        for name, what in (("wait", pause), ("max_wait", longest)):
+            self._require(name, is_duration, f"{seconds_from()}{what} of a burst", is_optional=False)
         if self.max_wait < self.wait:
             self.refuse(
                 f"max_wait={self.max_wait!r} is below wait={self.wait!r}: the longest time from the first "

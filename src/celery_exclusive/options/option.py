@@ -162,9 +162,11 @@ class Option:
                 "string."
             )
 
-    def _require(self, name: str, is_good: Callable[[object], bool], expected: str) -> None:
+    def _require(
+        self, name: str, is_good: Callable[[object], bool], expected: str, *, is_optional: bool = True
+    ) -> None:
         value = getattr(self, name)
-        if value is not None and not is_good(value):
+        if not (is_good(value) or (is_optional and value is None)):
             self.refuse(f"{name}={shown(value)} must be {expected}.")
 
     def _check_choice(self, name: str, choices: tuple[str | None, ...], problem: str) -> None:

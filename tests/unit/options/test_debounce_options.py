@@ -44,6 +44,8 @@ def test_the_repr_of_an_option_is_the_code_that_makes_it(text: str) -> None:
         (Debounce, {"wait": 5}, "max_wait=... must be given"),
         (Debounce, {"wait": 0, "max_wait": 60}, "wait=0 must be a number of seconds from 0.1"),
         (Debounce, {"wait": 5, "max_wait": "60"}, "max_wait='60' must be a number of seconds from 0.1"),
+        (Debounce, {"wait": 5, "max_wait": None}, "max_wait=None must be a number of seconds from 0.1"),
+        (Debounce, {"wait": None, "max_wait": 60}, "wait=None must be a number of seconds from 0.1"),
         (Debounce, {"wait": 5, "max_wait": 4}, "max_wait=4 is below wait=5"),
         (Debounce, {"wait": 5, "max_wiat": 60}, "no option 'max_wiat' (there are by, key, on_store_error, "),
         (Debounce, {"wait": 5, "max_wiat": 60}, "did you mean 'max_wait'?"),
