@@ -6,7 +6,7 @@ from typing import Any
 
 from celery import Task
 
-from celery_exclusive import Exclusive, Unique
+from celery_exclusive import Debounce, Exclusive, Unique
 from tests.worker.shop import act, app, task
 
 __all__ = ["app"]
@@ -22,6 +22,7 @@ POLICIES: dict[str, dict[str, Any]] = {
     'Exclusive(on_conflict="reschedule")': {"exclusive": Exclusive("key", on_conflict="reschedule")},
     'Unique(on_conflict="skip")': {"unique": Unique("key")},
     'Unique(on_conflict="raise")': {"unique": Unique("key", on_conflict="raise")},
+    "Debounce(wait=5, max_wait=5)": {"unique": Debounce("key", wait=5, max_wait=5)},
 }
 
 

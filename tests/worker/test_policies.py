@@ -21,7 +21,8 @@ HEAD = """# What a conflict looks like
 
 The task `<id>` holds the key. Each row shows what becomes of a second call: alone, as a step of a chain, and
 as a member of a chord. With `give_up_after` and with "latest" each of them is parked first; with "latest" a
-newer call follows then, which runs once the key is free.
+newer call follows then, which runs once the key is free. With `Debounce` the task `<id>` waits in its window,
+and runs with the arguments of the newest call.
 `tests/worker/test_policies.py` writes this page from the behaviour of real workers.
 The AsyncResult of a call has `outcome` and `existing_id`. The AsyncResult of a chain or
 chord has neither. Calls that were given the task id `<id>` themselves have a
@@ -40,7 +41,8 @@ class Case:
         self.worker, self.policy = worker, policy
         self.task, following = lab.app.tasks[policy], lab.app.tasks["next"]
         self.holder = self.task.delay(policy, hold=True)
-        lab.journal.wait_for("start", task=policy)
+        if "Debounce" not in policy:  # there the second call comes before the run
+            lab.journal.wait_for("start", task=policy)
         self.called, self.result = "its AsyncResult", None
         try:
             self.result = self.task.delay(policy)
