@@ -31,6 +31,8 @@ _SHORTEST: Final = 0.001
 _SECRET: Final = ("exclusive_store", "exclusive_secret")
 """Settings that may hold a secret: their values are shown nowhere."""
 _SHORTEST_SECRET: Final = 16
+_LONG_QUEUE: Final = 7_800
+"""Seconds for which messages may wait in a queue, as long as the tombstones on Redis last."""
 _SWITCHES: Final = ("exclusive_preview", "exclusive_recover", "exclusive_unproven_broker", "exclusive_fast")
 _LIKENESS: Final = 0.85
 _LENGTHS: Final = range(7, 13)
@@ -97,13 +99,14 @@ def tombstone_ttl(conf: Mapping[str, object]) -> float:
     """Return the seconds for which the store remembers a finished id: the setting, or as the broker needs.
 
     Redis and SQS redeliver a message after its visibility timeout, so the default is twice that timeout and
-    600 s more. Other brokers notice a lost worker at once, and 600 s are enough.
+    600 s more. Other brokers notice a lost worker at once. But the copies of an offer that has waited in a
+    long queue come one after the other for as long again, since only Redis delivers them at once.
     """
     setting = Settings.from_conf(conf).exclusive_tombstone_ttl
     if setting is not None:
         return setting
     timeout = visibility_timeout(conf)
-    return 600 if timeout is None else min(2 * timeout + 600, LONGEST)
+    return _LONG_QUEUE if timeout is None else min(2 * timeout + 600, LONGEST)
 
 
 def visibility_timeout(conf: Mapping[str, object]) -> float | None:
