@@ -139,10 +139,8 @@ class _EagerRun:
     def claim_to_unique_key(self, releases: ExitStack) -> UniqueClaim | None:
         """Return the claim to the unique key, unless the code around this run holds it already."""
         option = self.unique
-        if option and option.held_until == WINDOW:  # it runs now, and is no call of a burst
-            return None
         self.unique_key = self.key_of(option) if option else None
-        if option is None or self.unique_key is None:
+        if option is None or self.unique_key is None or option.held_until == WINDOW:  # it runs now
             return None
         claim = new_claim(self.id, self.unique_key, self.services.ttl(option))
         if self.is_plain_eager:
