@@ -136,6 +136,18 @@ def test_a_copy_that_comes_after_the_end_of_the_run_is_dropped(store: Store, fac
     assert store.admit(delivery("two", **facts)).kind == "drop"
 
 
+@pytest.mark.parametrize("on_conflict", ["wait", "latest", "skip", "raise"])
+def test_a_redelivered_copy_waits_behind_the_run_of_another_one_that_has_a_lock(
+    store: Store, on_conflict: str
+) -> None:
+    assert store.admit(delivery("one", lock=True)).kind == "run"
+    again = delivery("two", lock=True, redelivered=True, was_admitted=True)
+    assert store.admit(again, on_conflict=on_conflict).kind == "wait"
+    store.end(delivery("one", lock=True))
+    assert not store.lock.entries
+    assert store.admit(again, on_conflict=on_conflict).kind == "drop"
+
+
 def test_a_delivery_that_left_the_window_meets_its_lock_as_a_new_one(store: Store) -> None:
     store.lock.acquire("other")
     assert store.admit(delivery("one", lock=True), on_conflict="skip").kind == "skip"
