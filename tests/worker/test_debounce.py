@@ -260,7 +260,7 @@ def test_each_call_of_racing_processes_is_covered_by_a_run_that_begins_after_it(
 
 
 @pytest.mark.promise(
-    "While no worker runs a window stays open for calls, and its call runs when one is there",
+    "A window whose time is over while no worker runs is not lost: its call runs when a worker is there",
     broke="lost with its time",
 )
 @on_stages("prefork", "threads", brokers=("redis",))
