@@ -189,7 +189,7 @@ def histories_of(
     with_limits = some.one_of(
         some.builds(Take, *take),
         some.builds(Give, keys, some.builds(Enqueue, ids, contents, chosen, *terms)),
-        some.builds(Give, keys, some.builds(Enqueue, ids, contents, chosen, expiries, waits=windows)),
+        some.builds(Give, keys, some.builds(Enqueue, ids, contents, chosen, waits=windows)),
         some.builds(Give, keys, some.builds(Restore, ids, tokens, ttls, chosen)),
     )
     others = some.one_of(

@@ -65,7 +65,8 @@ class Enqueue:
 
     `waits`: the message opens a window in which it waits for newer calls: for `waits[0]` after the last one,
     and for `waits[1]` after the first. The same request replaces the message of its window, which then waits
-    as long for another call. Held: another id has opened the window that is open now.
+    as long for another call. Held: another id has opened the window that is open now. A window has no
+    deadline, since its recall could take a newer call along.
     """
 
     id: str

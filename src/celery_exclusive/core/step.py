@@ -348,7 +348,7 @@ class _Step(CallSteps):
         self.kept = True
         entry = entry or Entry(op.id, self.next_number())
         until = min(self.now + waits[0], entry.seq + waits[1])
-        self.put(replace(entry, offer_until=until, deadline=self._deadline_of(op)))
+        self.put(replace(entry, offer_until=until))
         return Parked(self.ahead + 1, ())
 
     def _refuse(self, op: Acquire, *, is_newcomer: bool) -> Answer | None:

@@ -180,10 +180,8 @@ local function wait_for_calls(entry)
   end
   if entry and not window then return 'done', 0 end -- its message was published
   kept = op.message
-  local expires = deadline_of(entry)
   entry = entry or add_entry(next_number())
   put(entry, WAITING, math.min(now + tonumber(op.waits_for), entry.seq + tonumber(op.waits_at_most)), 0)
-  set_deadline(entry, expires)
   return 'parked', ahead + 1
 end
 
