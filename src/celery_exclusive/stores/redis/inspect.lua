@@ -17,7 +17,7 @@
 local function first_in_line()
   local line, flat = {}, redis.call('ZRANGE', base .. 'q:' .. key, 0, NAMED - 1, 'WITHSCORES')
   for i = 1, #flat, 2 do
-    local record, deadline = redis.call('HGET', base .. 'o:' .. key, flat[i]), redis.call('ZSCORE', base .. 'e:' .. key, flat[i])
+    local record, deadline = redis.call('HMGET', base .. 'o:' .. key, flat[i])[1], redis.call('ZSCORE', base .. 'e:' .. key, flat[i])
     append(line, flat[i], flat[i + 1], record or '', deadline or '')
   end
   return line

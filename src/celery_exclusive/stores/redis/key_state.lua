@@ -176,8 +176,8 @@ end
 
 -- Ends the wait of the messages that this one replaces.
 local function replace_waiting()
-  for place = #last, 1, -1 do
-    local entry = entries[last[place]]
+  for _, id in ipairs(last) do
+    local entry = entries[id]
     if entry and entry.replaceable and entry.state == WAITING and entry.offer_until <= now then
       end_wait(entry, op.id)
     end

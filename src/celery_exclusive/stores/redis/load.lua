@@ -95,7 +95,7 @@ local function load_line(asked)
   end
   if verb == 'reap' then load_overdue() end
   if op.replaces then
-    last = redis.call('ZREVRANGE', base .. WAITING .. key, 0, NAMED - 1)
+    last = redis.call('ZRANGE', base .. WAITING .. key, -NAMED, -1)
     for _, id in ipairs(last) do add_waiting(id) end
   end
   local ids = {}
