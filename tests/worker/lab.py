@@ -268,8 +268,12 @@ class Worker:
         """Wait until it runs tasks and hears commands: with greenlets the second may come later."""
         self.wait_for_log(" ready.", timeout)
         if self.pool == "gevent":
-            ping = self.lab.app.control.ping
-            eventually(lambda: ping([self.name], timeout=1), f"{self.name} to hear commands", timeout)
+            self.wait_for_commands(timeout)
+
+    def wait_for_commands(self, timeout: float = 60) -> None:
+        """Wait until it hears commands: it may say that it is ready before it has subscribed to them."""
+        ping = self.lab.app.control.ping
+        eventually(lambda: ping([self.name], timeout=1), f"{self.name} to hear commands", timeout)
 
     def wait_accepted(self, task_id: str) -> None:
         """Wait until its main process knows in which child this task runs.

@@ -118,5 +118,6 @@ def consume(lab: Lab, worker: Worker, queue: str) -> None:
 
 
 def _control(worker: Worker, command: Callable[..., Any], queue: str) -> None:
+    worker.wait_for_commands()
     replies = command(queue, destination=[worker.name], reply=True, timeout=60, limit=1)
     assert [worker.name] == [name for reply in replies for name in reply if "ok" in reply[name]]

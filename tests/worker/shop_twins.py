@@ -54,11 +54,6 @@ def visible(request: Any) -> dict[str, str]:
     }
 
 
-@signals.worker_init.connect(weak=False)
-def _remember(**_: Any) -> None:
-    app.main_pid = os.getpid()
-
-
 class Told(RedisBackend):  # type: ignore[misc]
     """A result backend that tells what it is given to keep, and to count."""
 
@@ -90,16 +85,20 @@ def _tell_of(name: str, *fields: str) -> None:
     getattr(signals, name).connect(receive, weak=False)
 
 
-_tell_of("task_received")
-_tell_of("task_prerun")
-_tell_of("task_postrun", "state", "retval")
-_tell_of("task_success", "result")
-_tell_of("task_failure", "exception")
-_tell_of("task_retry", "reason")
-_tell_of("task_revoked", "terminated", "signum", "expired")
-_tell_of("task_internal_error", "exception")
-_tell_of("task_rejected", "exc")
-_tell_of("task_unknown", "name")
+@signals.worker_init.connect(weak=False)
+def _begin_to_tell(**_: Any) -> None:
+    """Tell what happens in a worker, and not in the tests' own process, where this app runs no task."""
+    app.main_pid = os.getpid()
+    _tell_of("task_received")
+    _tell_of("task_prerun")
+    _tell_of("task_postrun", "state", "retval")
+    _tell_of("task_success", "result")
+    _tell_of("task_failure", "exception")
+    _tell_of("task_retry", "reason")
+    _tell_of("task_revoked", "terminated", "signum", "expired")
+    _tell_of("task_internal_error", "exception")
+    _tell_of("task_rejected", "exc")
+    _tell_of("task_unknown", "name")
 
 
 class Twin(app.Task):  # type: ignore[name-defined, misc]
