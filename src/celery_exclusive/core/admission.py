@@ -147,10 +147,8 @@ def _leave_window(delivery: Delivery, claim: Claim, policy: Policy) -> Plan[Outc
     again, also if another window is open by now.
     """
     answer = yield from _ask(delivery, claim.key, replace(delivery.acquire(claim), acks_late=False))
-    if isinstance(answer, Parked):  # behind a delivery of the next window; the store has the message
-        return Outcome("wait", claim.key, answer.by, position=answer.position, others=answer.others)
-    if isinstance(answer, Stale):
-        return Outcome("drop", claim.key)
+    if isinstance(answer, (Parked, Stale)):  # it is parked behind a delivery of the next window
+        return _outcome(answer, claim.key, policy, has_to_wait=False)
     if isinstance(answer, Granted):
         yield Ask(claim.key, claim.release("open"), may_fail=True)
     # Its lock was not offered. It has not seen this message yet, unless an earlier delivery has asked for it.
@@ -310,9 +308,8 @@ def _release_dead_run(unique: UniqueClaim, lock: Claim) -> Plan[None]:
         return
     if locked.others or lock.id in [owner.id for owner in locked.by]:
         return
-    living = [
-        owner.token for owner in locked.by
-    ]  # one that leaves its lock to its retry has it under that id
+    # A run that leaves its lock to its retry holds it under the id of the retry.
+    living = [owner.token for owner in locked.by]
     for run in runs.by:
         if run.id == unique.claim.id and run.token not in living:
             dead = replace(unique, claim=replace(unique.claim, token=run.token))

@@ -310,9 +310,8 @@ class KeyState:
         times = [entry.offer_until for entry in self.head()[: self.slots_to_offer()]]
         aside = [entry.offer_until for entry in self.entries.values() if entry.state == "aside"]
         others_wait = bool(self.waiting or aside)
-        counts_all = (
-            others_wait or self.line.others_behind
-        )  # of many holders it is not known which have copies
+        # Of many holders it is not known which have copies.
+        counts_all = others_wait or self.line.others_behind
         # Requests of other tasks must not put off the sweep that recovers.
         is_sweep = self.recovers is not None
         times += [
