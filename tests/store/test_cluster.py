@@ -152,6 +152,7 @@ def test_an_operation_is_one_round_trip_and_what_is_for_all_locks_one_for_each_n
         (store.reap, 3),
         (store.epoch, 3),
         (lambda: store.inspect_all(keys), 3),
+        (lambda: store.line(KEY), 1),
     ):
         work()  # from now on all nodes know the script
         trips.clear()

@@ -143,6 +143,19 @@ def test_the_error_of_a_damaged_key_names_it_and_the_remedy(bench: Bench) -> Non
 
 
 @pytest.mark.proves("damaged lock")
+@pytest.mark.parametrize(
+    "bench",
+    [*(f"{kind}: of a wrong type" for kind in "lqam"), "counts", "an offer", *SQLITE, *SERVERS],
+    indirect=True,
+)
+def test_a_page_of_a_damaged_line_says_so_and_other_lines_are_read(bench: Bench) -> None:
+    with pytest.raises(UnreadableKey, match=r"lock bad are damaged"):
+        bench.store.line("bad")
+    for key in ("one", "two"):
+        assert [(it.waiting.id, it.message) for it in bench.store.line(key).places] == [("b", b"message")]
+
+
+@pytest.mark.proves("damaged lock")
 @pytest.mark.parametrize("name", ["fence", "epoch", "due"])
 def test_damage_that_all_keys_share_is_not_reported_as_damage_of_one(
     redis_server: RedisServer, redis_url: str, name: str

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import replace
 from random import randbytes
@@ -27,7 +27,8 @@ from celery_exclusive.core.operations import (
 from celery_exclusive.core.records import NEVER, SECOND, reach
 from celery_exclusive.core.step import step
 from celery_exclusive.errors import StoreRefused
-from celery_exclusive.stores.sql import transaction
+from celery_exclusive.stores.base import TASKS_PER_PAGE, Page
+from celery_exclusive.stores.sql import statements, transaction
 from celery_exclusive.stores.sql.server import ServerStore
 from celery_exclusive.stores.sql.transaction import Transaction
 from tests.store.conftest import Database, StartDatabase
@@ -276,6 +277,35 @@ def cost_of(store: ServerStore, server: Database, work: Callable[[], object]) ->
     before = server.reads(store)
     work()
     return server.reads(store) - before
+
+
+@pytest.mark.promise(
+    "A page of a long line in a database is read by the index, in one statement, wherever it begins",
+    broke="an index by state alone, a page that counts its place from the first: both red",
+)
+def test_a_page_of_a_long_line_is_read_by_the_index_in_one_statement(
+    store: ServerStore, database: Database, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for id in ("first", *map(str, range(10))):
+        store.apply("long", take(id))
+    lengthen(database, "long", 20_000)
+    pages = list(pages_of(store, "long"))
+    assert [place.waiting.id for page in pages for place in page.places] == [f"{n}" for n in range(20_000)]
+    late = pages[-10].next
+    assert cost_of(store, database, lambda: store.line("long", late, 1_000)) < 2_500
+    sent = list[str]()
+    all_of = Transaction._all
+    monkeypatch.setattr(Transaction, "_all", lambda *it: sent.append(it[1]) or all_of(*it))
+    assert len(store.line("long", late).places) == TASKS_PER_PAGE
+    assert sent == [statements.PAGE]
+
+
+def pages_of(store: ServerStore, key: str) -> Iterator[Page]:
+    page = store.line(key)
+    yield page
+    while page.next:
+        page = store.line(key, after=page.next)
+        yield page
 
 
 @pytest.mark.proves("databases, tables")

@@ -27,7 +27,7 @@ from celery_exclusive.core.operations import (
     Requeue,
 )
 from celery_exclusive.core.records import ENDED_AT_ONCE, NEVER, SECOND, SENT
-from celery_exclusive.stores.base import Reply, Snapshot, Wake
+from celery_exclusive.stores.base import Page, Reply, Snapshot, Wake
 from celery_exclusive.stores.document_store import Change, Loaded
 from celery_exclusive.stores.memory import MemoryStore
 from celery_exclusive.stores.redis.cluster import ClusterStore, _with_epoch, bucket_of
@@ -271,8 +271,9 @@ class Twin:
         aside = tuple(sorted(reply.aside, key=lambda pair: pair[0]))
         return Reply(reply.answer, wakes, aside, "told" if reply.epoch else "")
 
-    def look(self) -> tuple[dict[str, Snapshot], list[tuple[str, str]]]:
-        return {key: self.store.inspect(key) for key in LIMITS}, sorted(self.store.places())
+    def look(self) -> tuple[dict[str, Snapshot], dict[str, Page], list[tuple[str, str]]]:
+        pages = {key: self.store.line(key) for key in LIMITS}
+        return {key: self.store.inspect(key) for key in LIMITS}, pages, sorted(self.store.places())
 
     def drop_ended_leases(self) -> None:
         """What a sweep drops of keys without a line, Redis drops by itself, in real time."""

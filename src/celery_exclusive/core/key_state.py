@@ -51,9 +51,13 @@ def waiting(entry: Entry, now: int) -> Waiting:
     return Waiting(
         entry.id,
         max(now - entry.seq, 0),
-        is_offered=left > 0 and not entry.is_window,
+        is_offered=left > 0 and entry.state == "waiting" and not entry.is_window,
         not_before=left if entry.is_window else None,
         ends_in=None if entry.deadline == NEVER else max(entry.deadline - now, 0),
+        offers=entry.offers,
+        deaths=entry.deaths,
+        gives_up=entry.gives_up,
+        is_aside=entry.state == "aside",
     )
 
 

@@ -258,7 +258,10 @@ class Waiting:
 
     * `is_offered`: the slot is offered to it, and its message published.
     * `not_before`: the time until its window closes, if it waits for newer calls.
-    * `ends_in`: the time until it gives up, or its message expires. None: never.
+    * `ends_in`: the time until it gives up, if it `gives_up`, or its message expires. None: never.
+    * `offers`: the number of its offers. A message that was published with its place has five from the start.
+    * `deaths`: the number of its runs that were recovered after their leases had expired.
+    * `is_aside`: it is out of the line, since no worker accepted its offers, or since its wait is over.
     """
 
     id: str
@@ -266,6 +269,10 @@ class Waiting:
     is_offered: bool = False
     not_before: int | None = None
     ends_in: int | None = None
+    offers: int = 0
+    deaths: int = 0
+    gives_up: bool = False
+    is_aside: bool = False
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,7 +11,7 @@ from celery_exclusive.core.operations import Acquire, Applied, Enqueue, Operatio
 from celery_exclusive.core.records import NAMED, NEVER, SECOND, SENT, SENT_LIFE, Document, Entry, Holder, Line
 from celery_exclusive.core.step import Transition, step
 from celery_exclusive.errors import StoreUnavailable, UnreadableKey
-from celery_exclusive.stores.base import Capabilities, Reply, Snapshot, Wake
+from celery_exclusive.stores.base import TASKS_PER_PAGE, Capabilities, Cursor, Page, Reply, Snapshot, Wake
 
 CLOCK_MARGIN = 60_000_000
 """Microseconds for which a tombstone is kept beyond its life, in case the clock is set back."""
@@ -103,7 +103,9 @@ def snapshot(loaded: Loaded) -> Snapshot:
     holders = tuple(owner(holder, loaded.now) for holder in named(shown))
     others = len(shown) + document.unread - len(holders)
     line = tuple(waiting(entry, loaded.now) for entry in loaded.line.head[:NAMED])
-    return Snapshot(holders, loaded.line.waiting, loaded.aside, others=others, line=line)
+    counts = loaded.line.waiting, loaded.aside
+    limit = document.limit if shown or any(counts) else 1
+    return Snapshot(holders, *counts, others=others, line=line, limit=limit)
 
 
 class DocumentStore(ABC):
@@ -145,6 +147,10 @@ class DocumentStore(ABC):
     @abstractmethod
     def due(self, limit: int, every: int) -> list[str] | None:
         """Return the keys that are due; None after another call within `every` microseconds."""
+
+    @abstractmethod
+    def line(self, key: str, after: Cursor | None = None, count: int = TASKS_PER_PAGE) -> Page:
+        """Return a page of a key's line."""
 
     @abstractmethod
     def places(self) -> Iterator[tuple[str, str]]:

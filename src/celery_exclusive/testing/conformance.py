@@ -28,6 +28,7 @@ from celery_exclusive.testing.promises.offers import OfferPromises
 from celery_exclusive.testing.promises.order import OrderPromises
 from celery_exclusive.testing.promises.ownership import FencePromises, OwnershipPromises, RepeatPromises
 from celery_exclusive.testing.promises.owning import OwningPromises
+from celery_exclusive.testing.promises.pages import PagePromises
 from celery_exclusive.testing.promises.recall import RecallPromises
 from celery_exclusive.testing.promises.recovery import RecoveryPromises
 from celery_exclusive.testing.promises.sharing import SharingPromises
@@ -51,6 +52,7 @@ class StoreConformance(
     RecallPromises,
     OrderPromises,
     EndPromises,
+    PagePromises,
     LookPromises,
     NamePromises,
     UpkeepPromises,

@@ -25,7 +25,7 @@ from celery_exclusive.core.operations import (
 )
 from celery_exclusive.core.records import SECOND, Document, Holder, Line
 from celery_exclusive.errors import ExclusiveError, StoreRefused, StoreUnavailable, UnreadableKey
-from celery_exclusive.stores.base import Capabilities, Reply, Snapshot
+from celery_exclusive.stores.base import TASKS_PER_PAGE, Capabilities, Cursor, Page, Reply, Snapshot
 from celery_exclusive.stores.damaged import Damaged, check_holders, check_numbers
 from celery_exclusive.stores.document_store import Change, DocumentStore, Loaded, snapshot
 from celery_exclusive.stores.memcached.client import Answer, Client
@@ -146,6 +146,9 @@ class MemcachedStore(DocumentStore):
             return []
         (answer,) = self._client.ask([_set(self._item("reaped"), b"", _seconds(every), mode="ME")])
         return [] if answer.code == b"HD" else None
+
+    def line(self, key: str, after: Cursor | None = None, count: int = TASKS_PER_PAGE) -> Page:  # noqa: ARG002
+        return Page()
 
     def places(self) -> Iterator[tuple[str, str]]:
         return iter(())  # it keeps no line

@@ -12,8 +12,8 @@ from typing import Any, Final, get_args
 from celery_exclusive.core import operations
 from celery_exclusive.core.key_state import waiting
 from celery_exclusive.core.operations import Answer, Applied, KeyOperation, Owner, Waiting
-from celery_exclusive.core.records import NEVER, Entry, OwnerPhase
-from celery_exclusive.stores.base import Reply, Wake
+from celery_exclusive.core.records import NEVER, Entry, OwnerPhase, State
+from celery_exclusive.stores.base import Cursor, Place, Reply, Wake
 from celery_exclusive.stores.redis import scripts
 from celery_exclusive.stores.text import to_text
 
@@ -90,6 +90,8 @@ def words_of(key: str, operation: KeyOperation, now: int | str, settings: str) -
 
 
 _MORE: Final = 2
+_GIVES_UP: Final = 1
+"""The flag of a record, as load.lua has it."""
 _PHASES: Final[dict[bytes, OwnerPhase]] = {phase.encode(): phase for phase in get_args(OwnerPhase)}
 _ANSWERS: Final[dict[bytes, Callable[..., Answer]]] = {
     b"granted": lambda number, *_: operations.Granted(number),
@@ -133,12 +135,22 @@ def read_owners(found: list[Any]) -> tuple[tuple[Owner, ...], int]:
 
 def read_line(found: list[Any], now: int) -> tuple[Waiting, ...]:
     """Return the first tasks in line, as inspect.lua shows them."""
-    line = []
-    for id, place, record, deadline in _rows(found, 4):
-        until, offers, seq = (*map(int, record.split()[:3]),) if record else (0, 0, int(float(place)))
-        ends = int(float(deadline)) if deadline else NEVER
-        line.append(waiting(Entry(to_text(id), seq, until, offers, deadline=ends), now))
-    return tuple(line)
+    return tuple(waiting(_entry("waiting", *task), now) for task in _rows(found, 4))
+
+
+def read_page(found: list[Any], now: int) -> Iterator[tuple[Cursor, Place]]:
+    """Yield the tasks of a page, as line.lua shows them."""
+    for kind, *task, message in _rows(found, 6):
+        entry = _entry("aside" if kind == b"a:" else "waiting", *task)
+        yield Cursor(entry.state == "aside", int(task[1]), entry.id), Place(waiting(entry, now), message)
+
+
+def _entry(state: State, id: bytes, place: bytes, record: bytes, deadline: bytes) -> Entry:
+    """Return an entry. Raises ValueError if another program has written it."""
+    fields = [*record.split(b" ", 5)[:5], b"0", b"0"] if record else [b"0", b"0", place, b"0", b"0"]
+    until, offers, seq, deaths, flags = map(int, fields[:5])
+    ends, gives_up = int(deadline or NEVER), bool(flags & _GIVES_UP)
+    return Entry(to_text(id), seq, until, offers, state, deaths, ends, gives_up)
 
 
 def shorten(problem: str) -> str:

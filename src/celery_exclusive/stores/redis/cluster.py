@@ -16,7 +16,7 @@ from zlib import crc32
 from celery_exclusive.core.operations import Acquire, Applied, KeyOperation, Renew
 from celery_exclusive.core.records import NEVER, RENEWALS_PER_TTL, SECOND
 from celery_exclusive.errors import StoreUnavailable
-from celery_exclusive.stores.base import Capabilities, Reply, Snapshot
+from celery_exclusive.stores.base import TASKS_PER_PAGE, Capabilities, Cursor, Page, Reply, Snapshot
 from celery_exclusive.stores.redis.node import Call, script_call, slot_of
 from celery_exclusive.stores.redis.nodes import Nodes
 from celery_exclusive.stores.redis.server_facts import facts_of, warnings_of
@@ -136,6 +136,9 @@ class ClusterStore:
 
     def forget(self, key: str) -> None:
         self.buckets[bucket_of(key)].forget(key)
+
+    def line(self, key: str, after: Cursor | None = None, count: int = TASKS_PER_PAGE) -> Page:
+        return self.buckets[bucket_of(key)].line(key, after, count)
 
     def places(self) -> Iterator[tuple[str, str]]:
         for bucket in self.buckets:

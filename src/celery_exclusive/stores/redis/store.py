@@ -19,13 +19,23 @@ from celery_exclusive.core.operations import (
 )
 from celery_exclusive.core.records import NEVER, SECOND
 from celery_exclusive.errors import OptionError, StoreUnavailable, UnreadableKey
-from celery_exclusive.stores.base import Capabilities, Reply, Snapshot, as_repeated, older_version
+from celery_exclusive.stores.base import (
+    TASKS_PER_PAGE,
+    Capabilities,
+    Cursor,
+    Page,
+    Reply,
+    Snapshot,
+    as_repeated,
+    older_version,
+)
 from celery_exclusive.stores.redis import address, protocol, scripts
 from celery_exclusive.stores.redis.apply import (
     AGAIN,
     APPLY,
     read_line,
     read_owners,
+    read_page,
     read_reply,
     shorten,
     words_of,
@@ -40,6 +50,7 @@ from redis import exceptions  # isort: skip - `protocol` has said what is missin
 
 _RENEW = scripts.load("renew.lua", arguments="now key id token ttl", reply="found")
 _NAMESPACE = scripts.load("namespace.lua", arguments="broker life adopts", reply="owner")
+_LINE = scripts.load("line.lua", arguments="now key kind place id count", reply="problem time more tasks")
 _INSPECT = scripts.load("inspect.lua", arguments="now key", reply="seen")
 
 _TIME = protocol.pack(("TIME",))
@@ -229,11 +240,12 @@ class RedisStore:
 
     def read_inspection(self, seen: Any) -> list[Snapshot]:
         snapshots = []
-        for waiting, aside, found, problem, now, line in seen:
+        for waiting, aside, found, problem, now, line, limit in seen:
             owners, others = read_owners(found)
             text = shorten(problem.decode(errors="replace"))
             try:
-                snapshots.append(Snapshot(owners, waiting, aside, text, others, read_line(line, now)))
+                first, known = read_line(line, now), limit if owners or waiting or aside else 1
+                snapshots.append(Snapshot(owners, waiting, aside, text, others, first, known))
             except ValueError as error:
                 snapshots.append(Snapshot(problem=f"MALFORMED offer: {error}"))
         return snapshots
@@ -242,6 +254,18 @@ class RedisStore:
         self._client.ask("DEL", *(f"{self._base}{kind}:{key}" for kind in "lxqaboem"))
         self._client.ask("ZREM", f"{self._base}due", key)
         self._client.ask("HDEL", f"{self._base}unreadable", key)
+
+    def line(self, key: str, after: Cursor | None = None, count: int = TASKS_PER_PAGE) -> Page:
+        kind = "a:" if after and after.is_aside else "q:"
+        begin = (kind, after.place, after.id) if after else (kind, "-inf", "")
+        problem, now, more, tasks = self._client.run(_LINE, self._base, self.clock(), key, *begin, count)
+        if problem:
+            raise UnreadableKey(key, shorten(problem.decode(errors="replace")), self.url)
+        try:
+            found = list(read_page(tasks, now))
+        except ValueError as error:
+            raise UnreadableKey(key, f"MALFORMED place: {error}", self.url) from error
+        return Page(tuple(place for _, place in found), found[-1][0] if more else None)
 
     def places(self) -> Iterator[tuple[str, str]]:
         for key in map(to_text, self._client.ask("ZRANGE", f"{self._base}due", 0, -1)):

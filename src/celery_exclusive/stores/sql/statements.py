@@ -99,6 +99,12 @@ LINE_COUNT = "SELECT count(*) FROM exclusive2_line WHERE namespace = ? AND key =
 OVERDUE = f"{EACH_ENTRY} AND deadline < ? ORDER BY deadline, id LIMIT ?"
 """namespace, key, NEVER, count. Rows have the fields of an `Entry`, of the messages that expire first."""
 
+_PARTS_OF_PAGE = "SELECT * FROM (PART) AS in_line", "SELECT * FROM (PART) AS are_aside"
+_PART_OF_PAGE = f"""{EACH_ENTRY.replace(chr(10), ", place, message ", 1)}
+    AND state = ? AND place >= ? AND (place > ? OR id > ?) ORDER BY place, id LIMIT ?"""
+PAGE = " UNION ALL ".join(_PARTS_OF_PAGE).replace("PART", _PART_OF_PAGE)
+"""Twice: namespace, key, state, place, place again, id, count. Rows: an `Entry`, its place, its message."""
+
 ANY_ENTRY = "SELECT 1 FROM exclusive2_line WHERE namespace = ? LIMIT 1"
 PLACES = "SELECT key, id FROM exclusive2_line WHERE namespace = ? AND state <> 'behind'"
 

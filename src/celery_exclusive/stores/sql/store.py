@@ -11,7 +11,7 @@ from typing import Generic, TypeVar
 from celery_exclusive.core.operations import Applied, Operation, Reap, Renew
 from celery_exclusive.core.records import NEVER, SECOND
 from celery_exclusive.errors import OptionError, StoreError, StoreUnavailable, UnreadableKey
-from celery_exclusive.stores.base import Capabilities, Reply, Snapshot
+from celery_exclusive.stores.base import TASKS_PER_PAGE, Capabilities, Cursor, Page, Reply, Snapshot
 from celery_exclusive.stores.document_store import sweep
 from celery_exclusive.stores.sql.transaction import Transaction
 from celery_exclusive.system.deadline import at_most, deadline
@@ -104,6 +104,9 @@ class SqlStore(ABC, Generic[K]):
 
     def forget(self, key: str) -> None:
         self.transact(lambda transaction: transaction.forget(key))
+
+    def line(self, key: str, after: Cursor | None = None, count: int = TASKS_PER_PAGE) -> Page:
+        return self.transact(lambda transaction: transaction.line(key, after, count), writes=False)
 
     def places(self) -> Iterator[tuple[str, str]]:
         return iter(self.transact(lambda transaction: list(transaction.places()), writes=False))

@@ -13,10 +13,11 @@ from celery_exclusive.core.operations import Applied, Renew
 from celery_exclusive.core.records import NEVER, Document, Entry, Holder, Line, State
 from celery_exclusive.core.step import step
 from celery_exclusive.errors import StoreUnavailable, UnreadableKey
+from celery_exclusive.stores import base
 from celery_exclusive.stores.base import Reply
 from celery_exclusive.stores.damaged import Damaged
 from celery_exclusive.stores.document_store import CLOCK_MARGIN, Change, DocumentStore, Loaded
-from celery_exclusive.stores.sql import rows, statements
+from celery_exclusive.stores.sql import pages, rows, statements
 from celery_exclusive.stores.sql.rows import Found
 from celery_exclusive.stores.text import to_bytes, to_text
 
@@ -344,6 +345,15 @@ class Transaction(DocumentStore):
         self.cursor.execute(statements.RAISE_FENCE, (max(fence, self.now), reaped, self.namespace))
         for statement in (statements.DELETE_LINE, statements.DELETE_HOLDERS, statements.DELETE_LOCK):
             self.cursor.execute(statement, (self.namespace, to_bytes(key)))
+
+    def line(self, key: str, after: base.Cursor | None = None, count: int = base.TASKS_PER_PAGE) -> base.Page:
+        parameters = pages.parameters(self.namespace, key, after, count)
+        try:
+            if (found := self._find(key, "")).version is not None:
+                rows.read_document(found.document)
+            return pages.page(self._all(statements.PAGE, *parameters), count, self.now)
+        except Damaged as error:
+            raise UnreadableKey(key, str(error), self.url) from error
 
     def places(self) -> Iterator[tuple[str, str]]:
         return ((key, id) for key, id in _texts(self._all(statements.PLACES, self.namespace)))

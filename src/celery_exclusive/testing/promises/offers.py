@@ -6,11 +6,7 @@ import pytest
 
 from celery_exclusive.core.key_state import OFFERS_IN_LINE
 from celery_exclusive.core.operations import Granted, Parked
-from celery_exclusive.stores.base import Reply
-from celery_exclusive.testing.promises.subject import LONG, OTHER, Key, Subject, fence_of, found, until, woken
-
-SWIFT = 0.001
-"""Seconds: with it, eight offers take a quarter of a second."""
+from celery_exclusive.testing.promises.subject import LONG, OTHER, SWIFT, Subject, fence_of, found, woken
 
 
 class OfferPromises(Subject):
@@ -105,22 +101,3 @@ class OfferPromises(Subject):
         key = self.with_aside(*names)
         snapshot = key.inspect()
         assert (snapshot.waiting, snapshot.aside) == (1, len(names))
-
-    def with_aside(self, *ids: str) -> Key:
-        """Return a free key whose line is "last", with these ids aside."""
-        key = self.key(offer=SWIFT)
-        key.hold("a")
-        for id in ids:
-            key.park(id)
-        key.park("last")
-        aside: list[tuple[str, str]] = []
-
-        def reap() -> Reply:
-            reply = key.reap()
-            aside.extend(reply.aside)
-            return reply
-
-        aside.extend(key.release("a").aside)
-        until(lambda: bool(reap()) and len(aside) == len(ids), "they have stepped aside")
-        assert aside == [(key.name, id) for id in ids]
-        return key

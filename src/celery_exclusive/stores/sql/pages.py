@@ -1,0 +1,49 @@
+"""Pages of a key's line: the parameters of `statements.PAGE`, and its rows."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import Any, Final
+
+from celery_exclusive.core.key_state import waiting
+from celery_exclusive.stores.base import Cursor, Page, Place, page_of
+from celery_exclusive.stores.damaged import check_numbers, check_type
+from celery_exclusive.stores.sql import rows
+from celery_exclusive.stores.text import to_bytes
+
+_FIRST: Final = -(2**63)
+"""The first place that a column can hold."""
+
+
+def parameters(namespace: bytes, key: str, after: Cursor | None, count: int) -> Sequence[bytes | int | str]:
+    """Return the parameters that read one task more than the page has, of each part of the line."""
+    every = list[bytes | int | str]()
+    for is_aside, state in ((False, "waiting"), (True, "aside")):
+        is_over = after is not None and after.is_aside and not is_aside
+        at = after if after and after.is_aside is is_aside else Cursor(is_aside, _FIRST, "")
+        place = at.place, at.place, to_bytes(at.id)
+        every += (namespace, to_bytes(key), state, *place, 0 if is_over else count + 1)
+    return every
+
+
+def page(found: Iterable[Sequence[Any]], count: int, now: int) -> Page:
+    """Return the page with these rows, which may be in any order.
+
+    Raises:
+        Damaged: another program has written a row.
+    """
+    tasks = sorted((_task(*row, now=now) for row in found), key=_order)
+    return page_of(tasks, count)
+
+
+def _task(*row: Any, now: int) -> tuple[Cursor, Place]:
+    *fields, place, message = row
+    entry = rows.entry(*fields)
+    check_numbers(place)
+    check_type(bytes, message)
+    return Cursor(entry.state == "aside", place, entry.id), Place(waiting(entry, now), message)
+
+
+def _order(task: tuple[Cursor, Place]) -> tuple[bool, int, bytes]:
+    is_aside, place, id = task[0]
+    return is_aside, place, to_bytes(id)
