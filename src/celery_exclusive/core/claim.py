@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Literal
@@ -23,6 +24,9 @@ STARTED: Literal["started"] = "started"
 PERIOD: Literal["period"] = "period"
 WINDOW: Literal["window"] = "window"
 UniqueUntil = Literal["finished", "started", "period", "window"]
+NO_WORKER = "0000"
+"""The first digits of the token of a claim that no worker has made from a delivery."""
+_TOKEN = re.compile("[0-9a-f]{16}")
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,6 +88,16 @@ class UniqueClaim:
     def requeue(self) -> Requeue:
         """Return the operation that leaves the key to the message, which is delivered again."""
         return Requeue(self.claim.id, self.claim.token, self.queued_ttl)
+
+
+def worker_mark(number: int) -> str:
+    """Return the first digits of all tokens of a worker with this number, from 1 to 65535."""
+    return f"{number:04x}"
+
+
+def worker_number(token: str) -> int:
+    """Return the number of the worker that has made this token; 0 if no worker has."""
+    return int(token[: len(NO_WORKER)], 16) if _TOKEN.fullmatch(token) else 0
 
 
 def task_id(id: str) -> str:

@@ -14,7 +14,7 @@ from secrets import token_hex
 from typing import Final
 
 from celery_exclusive import notices
-from celery_exclusive.core.claim import Claim
+from celery_exclusive.core.claim import NO_WORKER, Claim
 from celery_exclusive.core.operations import Applied, Granted, Held
 from celery_exclusive.core.records import SECOND
 from celery_exclusive.errors import ExclusiveError, LeaseUnconfirmed, StoreError, StoreUnavailable
@@ -41,7 +41,7 @@ if hasattr(os, "register_at_fork"):
 
 def new_claim(owner: str, key: str, ttl: int, limit: int = 1) -> Claim:
     """Make the claim of an owner without a message, with a new publish id and token."""
-    return Claim(key, f"{owner}/{token_hex(4)}", token_hex(8), ttl, limit)
+    return Claim(key, f"{owner}/{token_hex(4)}", NO_WORKER + token_hex(6), ttl, limit)
 
 
 class Acquisition:

@@ -10,6 +10,7 @@ from celery_exclusive.errors import OptionError
 
 if TYPE_CHECKING:
     from celery_exclusive.services import Services
+    from celery_exclusive.stores.workers import WorkerRecord
 
 LIFE = 60
 """Seconds after the last `keep_namespace` until a namespace without messages is free again."""
@@ -24,19 +25,20 @@ def own_broker(services: Services) -> str:
     return services.settings.exclusive_broker_id or broker_id(services.app.conf)
 
 
-def keep_namespace(services: Services, broker: str) -> None:
+def keep_namespace(services: Services, broker: str, worker: WorkerRecord | None = None) -> None:
     """Keep the namespace for this app's broker.
 
     Workers do this at start and with every heartbeat, other processes before they republish a message. Where
     broker and store are one Redis, the namespace is adopted: queues and waiting tasks are in one place, so
-    the Redis has moved or has another name, and is no copy without its queues.
+    the Redis has moved or has another name, and is no copy without its queues. A worker's record is kept in
+    the same request.
 
     Raises:
         OptionError: workers of another broker keep the namespace, or have left messages in it.
     """
-    owner = services.store.keep_namespace(broker, LIFE * SECOND)
+    owner = services.store.keep_namespace(broker, LIFE * SECOND, worker)
     if owner != broker and services.has_one_place:
-        owner = services.store.keep_namespace(broker, LIFE * SECOND, adopts=True)
+        owner = services.store.keep_namespace(broker, LIFE * SECOND, worker, adopts=True)
     if owner != broker:
         raise OptionError(
             f"{_belongs_to(services, owner)}, and the broker of this app is {broker}: set another "

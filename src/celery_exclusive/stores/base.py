@@ -22,6 +22,7 @@ from celery_exclusive.core.operations import (
 )
 from celery_exclusive.core.records import NEVER, NOT_BEGUN
 from celery_exclusive.errors import OptionError, did_you_mean
+from celery_exclusive.stores.workers import WorkerRecord
 
 
 @dataclass(frozen=True, slots=True)
@@ -209,11 +210,22 @@ class Store(Protocol):
         """
         ...
 
-    def keep_namespace(self, broker: str, life: int, *, adopts: bool = False) -> str:
+    def keep_namespace(
+        self, broker: str, life: int, worker: WorkerRecord | None = None, *, adopts: bool = False
+    ) -> str:
         """Keep the namespace for a broker for `life` microseconds, unless it belongs to another.
 
         The namespace belongs to the broker that last kept it, for `life` and then as long as messages are in
-        it, or until another broker `adopts` it. Returns the broker that it belongs to now.
+        it, or until another broker `adopts` it. Returns the broker that it belongs to now. The record of a
+        `worker` of that broker is kept for a day.
+        """
+        ...
+
+    def workers(self) -> dict[int, list[WorkerRecord]]:
+        """Return the workers of each number that have kept the namespace within a day, as far as it is known.
+
+        The token of a lease has the number of its worker: see `worker_number`. A store that cannot list its
+        keys knows no workers.
         """
         ...
 

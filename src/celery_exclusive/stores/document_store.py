@@ -12,6 +12,7 @@ from celery_exclusive.core.records import NAMED, NEVER, SECOND, SENT, SENT_LIFE,
 from celery_exclusive.core.step import Transition, step
 from celery_exclusive.errors import StoreUnavailable, UnreadableKey
 from celery_exclusive.stores.base import TASKS_PER_PAGE, Capabilities, Cursor, Page, Reply, Snapshot, Wake
+from celery_exclusive.stores.workers import WorkerRecord
 
 CLOCK_MARGIN = 60_000_000
 """Microseconds for which a tombstone is kept beyond its life, in case the clock is set back."""
@@ -184,8 +185,18 @@ class DocumentStore(ABC):
     def forget(self, key: str) -> None:
         raise StoreUnavailable(f"store {self.url} cannot delete the data of lock {key}: delete them by hand")
 
-    def keep_namespace(self, broker: str, life: int, *, adopts: bool = False) -> str:  # noqa: ARG002 - shared stores keep it
+    def keep_namespace(
+        self,
+        broker: str,
+        life: int,  # noqa: ARG002 - shared stores keep it
+        worker: WorkerRecord | None = None,  # noqa: ARG002
+        *,
+        adopts: bool = False,  # noqa: ARG002
+    ) -> str:
         return broker
+
+    def workers(self) -> dict[int, list[WorkerRecord]]:
+        return {}
 
     def inspect(self, key: str) -> Snapshot:
         return snapshot(self.load(key, limit=NAMED))

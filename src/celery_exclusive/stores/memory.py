@@ -28,6 +28,7 @@ from celery_exclusive.core.records import (
 from celery_exclusive.seams.python import native
 from celery_exclusive.stores.base import TASKS_PER_PAGE, Capabilities, Cursor, Page, Place, page_of
 from celery_exclusive.stores.document_store import CLOCK_MARGIN, Change, DocumentStore, Loaded
+from celery_exclusive.stores.workers import FORGOTTEN_AFTER, WorkerRecord, by_number
 
 
 @dataclass(slots=True)
@@ -87,6 +88,8 @@ class _Memory:
     fence: int = 0
     version: int = 0
     reaped: int = 0
+    workers: dict[bytes, int] = field(default_factory=dict)
+    """The records of workers, and until when each is kept."""
 
 
 _memories: dict[tuple[str, str], _Memory] = {}
@@ -219,6 +222,20 @@ class MemoryStore(DocumentStore):
         with self._memory.lock:
             kept = [(key, entry) for key, it in self._memory.keys.items() for entry in it.entries.values()]
         return ((key, entry.id) for key, entry in kept if entry.state != "behind")
+
+    def keep_namespace(
+        self, broker: str, life: int, worker: WorkerRecord | None = None, *, adopts: bool = False
+    ) -> str:
+        if worker:
+            with self._memory.lock:
+                self._memory.workers[worker.text] = self.clock() + FORGOTTEN_AFTER
+        return super().keep_namespace(broker, life, adopts=adopts)
+
+    def workers(self) -> dict[int, list[WorkerRecord]]:
+        memory, now = self._memory, self.clock()
+        with memory.lock:
+            memory.workers = {text: until for text, until in memory.workers.items() if until > now}
+            return by_number(memory.workers)
 
     def scan(self, prefix: str = "") -> Iterator[str]:
         with self._memory.lock:

@@ -34,6 +34,7 @@ from celery_exclusive.testing.promises.recovery import RecoveryPromises
 from celery_exclusive.testing.promises.sharing import SharingPromises
 from celery_exclusive.testing.promises.upkeep import LookPromises, NamePromises, UpkeepPromises
 from celery_exclusive.testing.promises.waiting import RemovePromises, WaitingPromises
+from celery_exclusive.testing.promises.workers import WorkerPromises
 
 __all__ = ["StoreConformance"]
 
@@ -58,6 +59,7 @@ class StoreConformance(
     UpkeepPromises,
     AmountPromises,
     SharingPromises,
+    WorkerPromises,
 ):
     """Every promise that a store can keep, one test each.
 

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from celery.worker import state
 
+from celery_exclusive.core.claim import NO_WORKER
 from celery_exclusive.messages.header import HEADER, read_header
 from celery_exclusive.worker.roster import Roster
 
@@ -23,8 +24,8 @@ if TYPE_CHECKING:
 class WorkerContext:
     """The parts of a worker; it is made when the worker starts.
 
-    The main process has the `heartbeat`, and Celery's own worker object as `celery`. Its children have the
-    roster, and those that are forked the relay.
+    The main process has the `heartbeat`, Celery's own worker object as `celery`, and the `mark` of the tokens
+    that it makes. Its children have the roster, and those that are forked the relay.
     """
 
     services: Services
@@ -32,6 +33,7 @@ class WorkerContext:
     heartbeat: Heartbeat | None = None
     relay: Relay | None = None
     celery: Any = None
+    mark: str = NO_WORKER
     _pid: int = field(init=False, default_factory=os.getpid)
 
     @property

@@ -28,6 +28,7 @@ from celery_exclusive.worker.roster import Roster, Slot
 if TYPE_CHECKING:
     from celery_exclusive.options.values import Values
     from celery_exclusive.services import Services
+    from celery_exclusive.stores.workers import WorkerRecord
 
 _FAREWELL = 10
 """Seconds for which a worker that stops waits for a renewal under way."""
@@ -37,11 +38,13 @@ class Heartbeat:
     """Renews, three times per ttl, the leases of all runs in the roster, and restores those that they hold.
 
     A refused renewal is no alarm: the lease may not be granted yet. The heartbeat also keeps the namespace of
-    the worker.
+    the worker, and with it the worker's `record`.
     """
 
-    def __init__(self, services: Services, broker: str, roster: Roster) -> None:
-        self.services, self.broker, self.roster = services, broker, roster
+    def __init__(
+        self, services: Services, broker: str, roster: Roster, record: WorkerRecord | None = None
+    ) -> None:
+        self.services, self.broker, self.roster, self._record = services, broker, roster, record
         self.period = self._longest = min(services.settings.exclusive_ttl, LIFE) / RENEWALS_PER_TTL
         self._look = self._longest
         self._keeper = Keeper(services.store)
@@ -96,7 +99,7 @@ class Heartbeat:
         if beat.has_lost_data:
             notices.data_lost(self.services, len(beat.restored))
         self.roster.see(self._keeper.known)
-        keep_namespace(self.services, self.broker)
+        keep_namespace(self.services, self.broker, self._record)
         self.other_stores.report(self._keeper.known.epoch)
         if beat.locked:
             raise locked_out(self.services.store, beat.locked)

@@ -11,7 +11,7 @@ from celery.exceptions import Reject
 from celery.utils.serialization import get_pickleable_exception
 
 from celery_exclusive import notices
-from celery_exclusive.core.claim import FINISHED, WINDOW, Claim, UniqueClaim
+from celery_exclusive.core.claim import FINISHED, NO_WORKER, WINDOW, Claim, UniqueClaim
 from celery_exclusive.core.delivery import Delivery
 from celery_exclusive.messages.header import HEADER, Header, read_header, rejections
 from celery_exclusive.messages.stored import Content, StoredMessage, content_of
@@ -32,8 +32,8 @@ _OF_MEMBERS = ("chain", "group", "chord", "callbacks")
 class Delivered(NamedTuple):
     """A delivery as it came. The main process makes it of each Celery request, and passes it to the child.
 
-    * `id`: the id of the task. `token`: a new random string for each delivery, which tells the copies of one
-      message apart.
+    * `id`: the id of the task. `token`: a string that tells the copies of one message apart: the mark of the
+      worker, and random digits for each delivery.
     * `noted`: the worker's note of its queue, see `queues`. `redelivered`: the flag of the broker. `retries`:
       the count in the request as it came, before Celery adds fields from the body of the message.
     * `error`: the worker cannot take the message apart. The gate raises it.
@@ -48,9 +48,9 @@ class Delivered(NamedTuple):
     error: Exception | None = None
 
     @classmethod
-    def of(cls, request: Any) -> Delivered:
+    def of(cls, request: Any, mark: str = NO_WORKER) -> Delivered:
         """Make it of a Celery request. An error is kept and not raised, so that the consumer goes on."""
-        message, token = request.message, urandom(8).hex()
+        message, token = request.message, mark + urandom(6).hex()
         retries = as_dict(request).get("retries") or 0
         try:
             content, redelivered = content_of(message), is_redelivered(message)

@@ -47,7 +47,7 @@ class RequestMixin(OfCelery):
         super().__init__(*args, **kwargs)
         services: Services = self.task.app._celery_exclusive
         self._worker: WorkerContext = services.worker or WorkerContext(services)  # a test may begin another
-        self._delivered = as_dict(self)[DELIVERY] = Delivered.of(self)
+        self._delivered = as_dict(self)[DELIVERY] = Delivered.of(self, self._worker.mark)
         self._worker.note_arrival(self.task, self._delivered.headers)
 
     def __init_subclass__(cls, **kwargs: Any) -> None:

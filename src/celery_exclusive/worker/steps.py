@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import os
 import time
 from collections.abc import Callable
+from importlib.metadata import version
+from secrets import randbelow
+from socket import gethostname
 from threading import Thread
 from typing import TYPE_CHECKING, Any
 
@@ -13,10 +17,12 @@ from celery.platforms import EX_FAILURE
 from celery.utils.functional import noop
 
 from celery_exclusive import notices
+from celery_exclusive.core.claim import worker_mark
 from celery_exclusive.display import printable
 from celery_exclusive.errors import ExclusiveError
 from celery_exclusive.messages.namespace import keep_namespace, own_broker
 from celery_exclusive.seams.celery_request import wrap_banner
+from celery_exclusive.stores.workers import WorkerRecord
 from celery_exclusive.system.deadline import deadline
 from celery_exclusive.worker.checks import refuse_changed_names, refuse_unfit, warnings
 from celery_exclusive.worker.context import WorkerContext
@@ -79,7 +85,8 @@ class Locks(bootsteps.StartStopStep):
         for warning in warnings(services):
             notices.logger.warning(warning)
         broker = own_broker(services)
-        keep_namespace(services, broker)
+        record = own_record(parent.hostname)
+        keep_namespace(services, broker, record)
         note_queues(parent.app, keeps_client="kept client" in services.fast)
         roster, relay = Roster(), None
         if "prefork" in parent.pool_cls.__module__:
@@ -88,9 +95,9 @@ class Locks(bootsteps.StartStopStep):
             roster = SharedRoster(children, is_inherited=is_forked)
             if is_forked and parent.semaphore and "relay" in services.fast:  # an event loop reads its results
                 relay = Relay(services, parent)
-        heartbeat = Heartbeat(services, broker, roster)
+        heartbeat = Heartbeat(services, broker, roster, record)
         self.reaper = Reaper(services, heartbeat.notice_epoch)
-        self.worker = WorkerContext(services, roster, heartbeat, relay, parent)
+        self.worker = WorkerContext(services, roster, heartbeat, relay, parent, worker_mark(record.number))
         services.workers.append(self.worker)
         heartbeat.start()
         self.reaper.start()
@@ -171,3 +178,9 @@ class Locks(bootsteps.StartStopStep):
         before = lines[at].partition(".>")[0] if ".>" in lines[at] else ""
         lines.insert(at + 1, f"{before}.> locks:       {place}")
         return "\n".join(lines) + "\n"
+
+
+def own_record(nodename: str) -> WorkerRecord:
+    """Return the record of this process as a worker, with a new number."""
+    number, release = randbelow(2**16 - 1) + 1, version("celery-exclusive")
+    return WorkerRecord(number, nodename, os.getpid(), gethostname(), release, int(time.time()))

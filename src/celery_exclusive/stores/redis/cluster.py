@@ -23,6 +23,7 @@ from celery_exclusive.stores.redis.server_facts import facts_of, warnings_of
 from celery_exclusive.stores.redis.store import RedisStore, Run, literal, names_like
 from celery_exclusive.stores.redis.witness import Witness
 from celery_exclusive.stores.text import to_bytes, to_text
+from celery_exclusive.stores.workers import WorkerRecord
 from celery_exclusive.system.deadline import at_most, deadline
 
 BUCKETS: Final = 64
@@ -122,10 +123,15 @@ class ClusterStore:
         )
         return _with_epoch(merged, self._epoch or ("" if problem else self.epoch()))
 
-    def keep_namespace(self, broker: str, life: int, *, adopts: bool = False) -> str:
+    def keep_namespace(
+        self, broker: str, life: int, worker: WorkerRecord | None = None, *, adopts: bool = False
+    ) -> str:
         return self.buckets[0].keep_namespace(
-            broker, life, adopts=adopts, has_line=lambda: any(self._ask_each("ZCARD", "due"))
+            broker, life, worker, adopts=adopts, has_line=lambda: any(self._ask_each("ZCARD", "due"))
         )
+
+    def workers(self) -> dict[int, list[WorkerRecord]]:
+        return self.buckets[0].workers()
 
     def inspect(self, key: str) -> Snapshot:
         return self.buckets[bucket_of(key)].inspect(key)

@@ -18,6 +18,7 @@
 --   unreadable HASH key -> problem, of keys that the reaper skips: their data are none of the above
 --   broker     the broker that this namespace belongs to
 --   kept       is there as long as the workers of that broker beat
+--   workers    ZSET record -> when the worker was last heard: see workers.py
 --
 -- minexp is not later, maxexp not earlier than the expiry of any lease: holders are read only if one may have
 -- expired, if the answer names them, or if there is a line. The deadline is not later than any in e:. A key with

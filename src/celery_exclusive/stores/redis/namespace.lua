@@ -1,20 +1,31 @@
--- Keeps the namespace for a broker, unless it belongs to another.
+-- Keeps the namespace for a broker, unless it belongs to another, and the record of a worker of this broker.
 --
 -- keys: base
--- arguments: broker life adopts
+-- arguments: now broker life adopts worker forgotten
 -- reply: owner
 --
 -- life       microseconds for which it is kept
 -- adopts     1: also if it belongs to another broker, that has not kept it for as long as it wanted
+-- worker     "", or the record of the worker
+-- forgotten  microseconds after which records that no worker keeps are deleted
 -- owner      the broker that it belongs to now
 
-local name, kept = KEYS[1] .. 'broker', KEYS[1] .. 'kept'
-local broker, life, adopts = unpack(ARGV)
+-- include clock.lua
+
+local name, kept, workers = base .. 'broker', base .. 'kept', base .. 'workers'
+local _, broker, life, adopts, worker, forgotten = unpack(ARGV)
 local owner = redis.call('GET', name)
-if owner == broker then redis.call('DEL', KEYS[1] .. 'nothing') end -- it may be written when memory is full
+if owner == broker then write_when_full() end
 if not owner or owner == broker or (adopts == '1' and not redis.call('GET', kept)) then
   owner = broker
   redis.call('SET', name, owner)
   redis.call('SET', kept, '', 'PX', string.format('%.0f', life / 1000))
+end
+
+-- No other program's value under this name may keep a worker from its start.
+if owner == broker and worker ~= '' and type(redis.pcall('ZADD', workers, whole(now), worker)) == 'number' then
+  local old = redis.call('ZRANGEBYSCORE', workers, '-inf', whole(now - forgotten), 'LIMIT', 0, 1000)
+  if #old > 0 then redis.call('ZREM', workers, unpack(old)) end
+  expire(workers, now + forgotten)
 end
 return owner

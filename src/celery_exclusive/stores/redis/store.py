@@ -45,11 +45,12 @@ from celery_exclusive.stores.redis.next_steps import CLUSTER
 from celery_exclusive.stores.redis.server_facts import facts_of, warnings_of
 from celery_exclusive.stores.redis.witness import Witness
 from celery_exclusive.stores.text import to_text
+from celery_exclusive.stores.workers import FORGOTTEN_AFTER, WorkerRecord, by_number
 
 from redis import exceptions  # isort: skip - `protocol` has said what is missing
 
 _RENEW = scripts.load("renew.lua", arguments="now key id token ttl", reply="found")
-_NAMESPACE = scripts.load("namespace.lua", arguments="broker life adopts", reply="owner")
+_NAMESPACE = scripts.load("namespace.lua", arguments="now broker life adopts worker forgotten", reply="owner")
 _LINE = scripts.load("line.lua", arguments="now key kind place id count", reply="problem time more tasks")
 _INSPECT = scripts.load("inspect.lua", arguments="now key", reply="seen")
 
@@ -193,15 +194,31 @@ class RedisStore:
         return read_reply(reply)
 
     def keep_namespace(
-        self, broker: str, life: int, *, adopts: bool = False, has_line: Callable[[], bool] | None = None
+        self,
+        broker: str,
+        life: int,
+        worker: WorkerRecord | None = None,
+        *,
+        adopts: bool = False,
+        has_line: Callable[[], bool] | None = None,
     ) -> str:
-        owner = self._keep(broker, life, adopts=adopts)
+        record = worker.text if worker else b""
+        owner = self._keep(broker, life, record, adopts=adopts)
         if owner == broker or adopts or (has_line or self.has_line)():
             return owner
-        return self._keep(broker, life, adopts=True)
+        return self._keep(broker, life, record, adopts=True)
 
-    def _keep(self, broker: str, life: int, *, adopts: bool) -> str:
-        return to_text(self._client.run(_NAMESPACE, self._base, broker, life, int(adopts)))
+    def _keep(self, broker: str, life: int, record: bytes, *, adopts: bool) -> str:
+        about = (broker, life, int(adopts), record, FORGOTTEN_AFTER)
+        return to_text(self._client.run(_NAMESPACE, self._base, self.clock(), *about))
+
+    def workers(self) -> dict[int, list[WorkerRecord]]:
+        try:
+            return by_number(self._client.ask("ZRANGE", f"{self._base}workers", 0, -1))
+        except StoreUnavailable as error:
+            if "WRONGTYPE" in str(error.__cause__):
+                return {}
+            raise
 
     def has_line(self) -> bool:
         """Whether a message is stored here."""

@@ -23,6 +23,7 @@ from celery_exclusive.stores.sql.rows import Found
 from celery_exclusive.stores.sql.store import SqlStore
 from celery_exclusive.stores.sql.transaction import RELEASED, Cursor, NamespaceGone, Transaction, new_version
 from celery_exclusive.stores.text import to_bytes, to_text
+from celery_exclusive.stores.workers import WorkerRecord
 from celery_exclusive.system.deadline import at_most
 
 T = TypeVar("T")
@@ -61,9 +62,9 @@ class ServerTransaction(Transaction):
         statement = statements.repeated(statements.PRESENT_LOCKS, len(keys))
         return {to_text(key) for (key,) in self._all(statement, self.namespace, *map(to_bytes, keys))}
 
-    def _space(self) -> Any:
+    def _space(self, worker: WorkerRecord | None = None) -> Any:
         self._lock(statements.LOCK_NAMESPACE, self.namespace)
-        return super()._space()
+        return super()._space(worker)
 
     def _find(self, key: str, id: str) -> Found:
         if not self.is_reading:

@@ -11,6 +11,11 @@ from __future__ import annotations
 
 NAMESPACE = "SELECT fence, reaped, broker, broker_until FROM exclusive2_namespace WHERE namespace = ?"
 
+NAMESPACE_OF_WORKER = """SELECT fence, reaped, broker, broker_until, (
+    SELECT until FROM exclusive2_tombstone AS own WHERE own.namespace = ? AND own.key = ? AND own.id = ?
+) FROM exclusive2_namespace WHERE namespace = ?"""
+"""namespace, key, id, namespace again. The last column is null without such a record."""
+
 ADD_NAMESPACE = """INSERT INTO exclusive2_namespace (namespace, epoch, fence, reaped) VALUES (?, ?, 0, 0)
 ON CONFLICT (namespace) DO NOTHING"""
 
@@ -137,6 +142,9 @@ DELETE_LINE = "DELETE FROM exclusive2_line WHERE namespace = ? AND key = ?"
 
 INSERT_TOMBSTONE = """INSERT INTO exclusive2_tombstone (namespace, key, id, until, token)
 VALUES (?, ?, ?, ?, ?)"""
+
+WORKERS = "SELECT token FROM exclusive2_tombstone WHERE namespace = ? AND key = ? AND until > ?"
+"""namespace, key, time."""
 
 DUE_LEASES = """SELECT key, fence, ends, ends <= ? FROM exclusive2_lock
 WHERE namespace = ? AND due <= ? AND ends IS NOT NULL ORDER BY due LIMIT ?"""

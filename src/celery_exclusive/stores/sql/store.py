@@ -14,6 +14,7 @@ from celery_exclusive.errors import OptionError, StoreError, StoreUnavailable, U
 from celery_exclusive.stores.base import TASKS_PER_PAGE, Capabilities, Cursor, Page, Reply, Snapshot
 from celery_exclusive.stores.document_store import sweep
 from celery_exclusive.stores.sql.transaction import Transaction
+from celery_exclusive.stores.workers import WorkerRecord
 from celery_exclusive.system.deadline import at_most, deadline
 
 T = TypeVar("T")
@@ -93,8 +94,13 @@ class SqlStore(ABC, Generic[K]):
             self.transact(lambda transaction: transaction.set_aside(key))
             return Reply(Applied(True), unreadable=((key, error.problem),))
 
-    def keep_namespace(self, broker: str, life: int, *, adopts: bool = False) -> str:
-        return self.transact(lambda transaction: transaction.keep_namespace(broker, life, adopts=adopts))
+    def keep_namespace(
+        self, broker: str, life: int, worker: WorkerRecord | None = None, *, adopts: bool = False
+    ) -> str:
+        return self.transact(lambda it: it.keep_namespace(broker, life, worker, adopts=adopts))
+
+    def workers(self) -> dict[int, list[WorkerRecord]]:
+        return self.transact(lambda transaction: transaction.workers(), writes=False)
 
     def inspect(self, key: str) -> Snapshot:
         return self.transact(lambda transaction: transaction.inspect(key), writes=False)

@@ -45,7 +45,7 @@ TABLES = {
     )""",
     "exclusive2_tombstone": """(
         namespace {name} NOT NULL, key {name} NOT NULL, id {id} NOT NULL, until BIGINT NOT NULL,
-        token {bytes} NOT NULL,  -- of the delivery that finished
+        token {bytes} NOT NULL,  -- of the delivery that finished; without a key, the record of a worker
         PRIMARY KEY (namespace, key, id){indexes}
     ){small}""",
 }

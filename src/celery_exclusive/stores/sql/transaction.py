@@ -20,12 +20,17 @@ from celery_exclusive.stores.document_store import CLOCK_MARGIN, Change, Documen
 from celery_exclusive.stores.sql import pages, rows, statements
 from celery_exclusive.stores.sql.rows import Found
 from celery_exclusive.stores.text import to_bytes, to_text
+from celery_exclusive.stores.workers import FORGOTTEN_AFTER, WorkerRecord, by_number
 
 _LEASES_AT_ONCE = 500
 _ALL = 2**31 - 1
 """A number above the copies that a run can have."""
 _ENDED_PER_SWEEP = 5_000
 """The most leases, and tombstones, that a sweep ends: it is one transaction, for which all others wait."""
+_SELDOM = 3600 * records.SECOND
+"""The time after which the record of a worker is written again."""
+_OF_WORKERS = b""
+"""The key, which no lock has, of the tombstones that are records of workers: they end by themselves, too."""
 RELEASED = Reply(Applied(True))
 
 
@@ -362,18 +367,31 @@ class Transaction(DocumentStore):
         keys = _texts(self._all(statements.USED_KEYS, self.namespace))
         return (key for (key,) in keys if key.startswith(prefix))
 
-    def keep_namespace(self, broker: str, life: int, *, adopts: bool = False) -> str:
-        _, _, owner, until = self._space()
+    def keep_namespace(
+        self, broker: str, life: int, worker: WorkerRecord | None = None, *, adopts: bool = False
+    ) -> str:
+        _, _, owner, until, known_until = self._space(worker)
         if owner not in (None, to_bytes(broker)):
             has_line = not adopts and self._all(statements.ANY_ENTRY, self.namespace)
             if until > self.now or has_line:
                 return to_text(owner)
         self.cursor.execute(statements.KEEP_NAMESPACE, (to_bytes(broker), self.now + life, self.namespace))
+        if worker and (known_until or 0) < self.now + FORGOTTEN_AFTER - _SELDOM:
+            name = (self.namespace, _OF_WORKERS, to_bytes(worker.id))
+            self.cursor.execute(statements.DELETE_TOMBSTONE, name)
+            self.cursor.execute(statements.INSERT_TOMBSTONE, (*name, self.now + FORGOTTEN_AFTER, worker.text))
         return broker
 
-    def _space(self) -> Any:
-        """Return the namespace's row, to be changed."""
-        return self._one(statements.NAMESPACE, self.namespace)
+    def workers(self) -> dict[int, list[WorkerRecord]]:
+        found = self._all(statements.WORKERS, self.namespace, _OF_WORKERS, self.now)
+        return by_number(text for (text,) in found if isinstance(text, bytes))
+
+    def _space(self, worker: WorkerRecord | None = None) -> Any:
+        """Return the namespace's row, to be changed, and until when the record of a worker is kept."""
+        if not worker:
+            return (*self._one(statements.NAMESPACE, self.namespace), None)
+        of_worker = self.namespace, _OF_WORKERS, to_bytes(worker.id)
+        return self._one(statements.NAMESPACE_OF_WORKER, *of_worker, self.namespace)
 
     def _one(self, statement: str, *parameters: Any) -> Any:
         self.cursor.execute(statement, parameters)

@@ -24,7 +24,10 @@ IDS = [f"waiting {number}" for number in range(7)]
     "with its message as it was parked. What joins or leaves meanwhile neither hides nor repeats another. "
     "Reading changes nothing",
     name="pages of a line",
-    broke=("a page that begins at its cursor, a cursor that is a number of places, no tasks aside: each red"),
+    broke=(
+        "a page that begins at its cursor, or after all of its place; no tasks aside, or the line again "
+        "before them; a task aside shown as offered: each red"
+    ),
 )
 class PagePromises(Subject):
     def test_a_key_without_a_line_has_an_empty_page(self) -> None:
