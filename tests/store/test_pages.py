@@ -6,7 +6,7 @@ import pytest
 
 from celery_exclusive.core.operations import Acquire
 from celery_exclusive.core.records import SECOND
-from celery_exclusive.stores.base import Cursor, Page, Store, open_store
+from celery_exclusive.stores.base import TASKS_PER_PAGE, Cursor, Page, Store, open_store
 from celery_exclusive.stores.text import to_bytes, to_text
 from tests.servers import RedisServer
 
@@ -57,6 +57,16 @@ def test_a_page_of_long_messages_has_fewer_tasks(store: Store) -> None:
     page = store.line("key", count=1000)
     assert len(page.places) == 100
     assert rest(store, count=1000) == ids
+
+
+@pytest.mark.proves("pages of a line")
+def test_no_page_holds_the_server_up_for_long(store: Store) -> None:
+    ids = [f"{number}" for number in range(TASKS_PER_PAGE + 1)]
+    for id in ids:
+        park(store, id)
+    page = store.line("key", count=10_000)
+    assert len(page.places) == TASKS_PER_PAGE
+    assert rest(store, page.next) == ids[-1:]
 
 
 @pytest.mark.proves("pages of a line")

@@ -58,6 +58,7 @@ def waiting(entry: Entry, now: int) -> Waiting:
         deaths=entry.deaths,
         gives_up=entry.gives_up,
         is_aside=entry.state == "aside",
+        over=entry.over,
     )
 
 

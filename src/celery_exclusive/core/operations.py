@@ -261,7 +261,8 @@ class Waiting:
     * `ends_in`: the time until it gives up, if it `gives_up`, or its message expires. None: never.
     * `offers`: the number of its offers. A message that was published with its place has five from the start.
     * `deaths`: the number of its runs that were recovered after their leases had expired.
-    * `is_aside`: it is out of the line, since no worker accepted its offers, or since its wait is over.
+    * `is_aside`: it is out of the line, since no worker accepted its offers, or since its wait is `over`: by
+      its deadline (""), or for the newer message with this id. A worker ends its task then.
     """
 
     id: str
@@ -273,6 +274,7 @@ class Waiting:
     deaths: int = 0
     gives_up: bool = False
     is_aside: bool = False
+    over: str | None = None
 
 
 @dataclass(frozen=True, slots=True)

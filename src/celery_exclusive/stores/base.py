@@ -254,7 +254,7 @@ class Store(Protocol):
 
         Parameters:
             after: `next` of the page before; None: from the first in line.
-            count: the most tasks of the page, at least 1.
+            count: the most tasks of the page, at least 1. A store may return fewer before the last page.
         """
         ...
 

@@ -90,8 +90,8 @@ def words_of(key: str, operation: KeyOperation, now: int | str, settings: str) -
 
 
 _MORE: Final = 2
-_GIVES_UP: Final = 1
-"""The flag of a record, as load.lua has it."""
+_GIVES_UP, _IS_OVER = 1, 4
+"""The flags of a record, as load.lua has them."""
 _PHASES: Final[dict[bytes, OwnerPhase]] = {phase.encode(): phase for phase in get_args(OwnerPhase)}
 _ANSWERS: Final[dict[bytes, Callable[..., Answer]]] = {
     b"granted": lambda number, *_: operations.Granted(number),
@@ -147,10 +147,12 @@ def read_page(found: list[Any], now: int) -> Iterator[tuple[Cursor, Place]]:
 
 def _entry(state: State, id: bytes, place: bytes, record: bytes, deadline: bytes) -> Entry:
     """Return an entry. Raises ValueError if another program has written it."""
-    fields = [*record.split(b" ", 5)[:5], b"0", b"0"] if record else [b"0", b"0", place, b"0", b"0"]
-    until, offers, seq, deaths, flags = map(int, fields[:5])
+    fields = record.split(b" ", 5) if record else [b"0", b"0", place]
+    *numbers, newer = [*fields, *(b"0", b"0", b"")[len(fields) - 3 :]]
+    until, offers, seq, deaths, flags = map(int, numbers)
+    over = to_text(newer) if flags & _IS_OVER else None
     ends, gives_up = int(deadline or NEVER), bool(flags & _GIVES_UP)
-    return Entry(to_text(id), seq, until, offers, state, deaths, ends, gives_up)
+    return Entry(to_text(id), seq, until, offers, state, deaths, ends, gives_up, over=over)
 
 
 def shorten(problem: str) -> str:

@@ -275,7 +275,8 @@ class RedisStore:
     def line(self, key: str, after: Cursor | None = None, count: int = TASKS_PER_PAGE) -> Page:
         kind = "a:" if after and after.is_aside else "q:"
         begin = (kind, after.place, after.id) if after else (kind, "-inf", "")
-        problem, now, more, tasks = self._client.run(_LINE, self._base, self.clock(), key, *begin, count)
+        about = (key, *begin, min(count, TASKS_PER_PAGE))  # other requests wait meanwhile
+        problem, now, more, tasks = self._client.run(_LINE, self._base, self.clock(), *about)
         if problem:
             raise UnreadableKey(key, shorten(problem.decode(errors="replace")), self.url)
         try:

@@ -89,6 +89,17 @@ class PagePromises(Subject):
         assert [one.gives_up for one in ending] == [False, True]
         assert all(0 < (one.ends_in or 0) <= LONG * 1e6 for one in ending)
 
+    def test_a_page_shows_that_a_wait_is_over_and_why(self) -> None:
+        key = self.key()
+        key.needs_line()
+        key.hold("a")
+        key.park("b", replaces=True)
+        key.park("c", gives_up_in=SHORT)
+        key.park("d", replaces=True)
+        assert key.reap_until_woken().id == "c"
+        shown = {one.id: (one.is_aside, one.over) for one in waiting_in(key)}
+        assert shown == {"d": (False, None), "b": (True, "d"), "c": (True, "")}
+
     def test_a_page_shows_the_age_and_the_offer_of_a_task(self) -> None:
         key = self.key()
         key.needs_line()
