@@ -31,6 +31,7 @@ from celery_exclusive.core.records import SECOND
 from celery_exclusive.errors import StoreUnavailable
 from celery_exclusive.stores.base import Reply, Store, open_store
 from celery_exclusive.stores.redis import server_facts
+from celery_exclusive.stores.workers import WorkerRecord
 from tests.conftest import or_leave_out
 from tests.redis_tls import DebianRedis
 from tests.sentinel import SentinelServer
@@ -42,6 +43,7 @@ from tests.worker.journal import eventually
 )
 COMMANDS = re.findall(r"\+(\S+)", LINE)
 LONG, SHORT = 60 * SECOND, SECOND // 10
+WORKER = WorkerRecord(1, "celery@web1", 4711, "web1", "0.1.0", 1_800_000_000)
 pytestmark = pytest.mark.xdist_group("redis-user")  # one server for all of them
 
 
@@ -70,7 +72,8 @@ def acquire(store: Store, id: str, ttl: int = LONG, **more: Any) -> Reply:
 
 def live(store: Store) -> None:
     """All that a store is asked for, from the start of a worker on."""
-    assert store.keep_namespace("broker", LONG) == "broker"
+    assert store.keep_namespace("broker", LONG, WORKER) == "broker"
+    assert store.workers() == {1: [WORKER]}
     store.check()
     assert store.epoch()
     assert isinstance(store.apply("x:quick", Acquire("a/1", "t", LONG)).answer, Granted)
@@ -87,6 +90,7 @@ def live(store: Store) -> None:
     step_aside(store)
     assert sorted(store.scan()) == ["x:k", "x:restored", "x:three"]
     assert store.inspect("x:k").aside + store.inspect("x:k").waiting >= 1
+    assert store.line("x:k").places
 
 
 def wait_in_line(store: Store) -> None:

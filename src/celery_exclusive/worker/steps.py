@@ -5,7 +5,8 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Callable
-from importlib.metadata import version
+from contextlib import suppress
+from importlib.metadata import PackageNotFoundError, version
 from secrets import randbelow
 from socket import gethostname
 from threading import Thread
@@ -182,5 +183,8 @@ class Locks(bootsteps.StartStopStep):
 
 def own_record(nodename: str) -> WorkerRecord:
     """Return the record of this process as a worker, with a new number."""
-    number, release = randbelow(2**16 - 1) + 1, version("celery-exclusive")
+    release = "unknown"
+    with suppress(PackageNotFoundError):  # as in a frozen app, whose packages are not installed
+        release = version("celery-exclusive")
+    number = randbelow(2**16 - 1) + 1
     return WorkerRecord(number, nodename, os.getpid(), gethostname(), release, int(time.time()))

@@ -22,8 +22,12 @@ if not owner or owner == broker or (adopts == '1' and not redis.call('GET', kept
   redis.call('SET', kept, '', 'PX', string.format('%.0f', life / 1000))
 end
 
--- No other program's value under this name may keep a worker from its start.
-if owner == broker and worker ~= '' and type(redis.pcall('ZADD', workers, whole(now), worker)) == 'number' then
+if owner == broker and worker ~= '' then
+  local added = redis.pcall('ZADD', workers, whole(now), worker)
+  if type(added) == 'table' then
+    -- What another program has written under this name keeps no worker from its start.
+    return string.find(added.err, 'WRONGTYPE', 1, true) and owner or added
+  end
   local old = redis.call('ZRANGEBYSCORE', workers, '-inf', whole(now - forgotten), 'LIMIT', 0, 1000)
   if #old > 0 then redis.call('ZREM', workers, unpack(old)) end
   expire(workers, now + forgotten)
