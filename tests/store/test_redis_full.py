@@ -17,6 +17,7 @@ from celery_exclusive.core.records import SECOND
 from celery_exclusive.errors import StoreUnavailable
 from celery_exclusive.stores.base import Store, open_store
 from celery_exclusive.stores.redis.store import RedisStore
+from celery_exclusive.stores.workers import WorkerRecord
 from tests.conftest import or_leave_out
 from tests.redis_tls import DebianRedis
 from tests.servers import RedisServer
@@ -107,7 +108,9 @@ def test_heartbeat_and_reaper_go_on(store: RedisStore, fill: Callable[..., None]
     leases = [(key, Renew(id, f"token of {id}", 2 * LIFE)) for key, id in [("key", "a"), ("key", "b")]]
     assert store.renew([*leases, ("line", Renew("a", "token of a", 2 * LIFE))]) == [True] * 3
     assert all(owner.remaining > LIFE for owner in store.inspect("key").holders)
-    assert store.keep_namespace("broker", LIFE) == "broker"
+    worker = WorkerRecord(1, "celery@web1", 4711, "web1", "0.1.0", 1_800_000_000)
+    assert store.keep_namespace("broker", LIFE, worker) == "broker"
+    assert store.workers() == {1: [worker]}
     store.check()
     store.clock = lambda: 2_000_000_000 * SECOND
     assert [(wake.key, wake.id) for wake in store.reap().wake] == [("line", "b")]
