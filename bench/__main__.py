@@ -1,6 +1,6 @@
 """Measure all rows of the table, or those that are named: `python -m bench publish noop`.
 
-`cluster`, `keys`, `steps` and `stores` are no rows of it: they print figures that other pages state.
+`cluster`, `holders`, `keys`, `steps` and `stores` are no rows of it: they print what other pages state.
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ from bench import (
     capacity,
     cluster,
     group,
+    holders,
     keys,
     kill,
     makespan,
@@ -38,7 +39,13 @@ ROWS = {
     "kill": kill.run,
     "capacity": capacity.run,
 }
-OF_OTHER_PAGES = {"cluster": cluster.run, "keys": keys.run, "steps": steps.run, "stores": stores.run}
+OF_OTHER_PAGES = {
+    "cluster": cluster.run,
+    "holders": holders.run,
+    "keys": keys.run,
+    "steps": steps.run,
+    "stores": stores.run,
+}
 
 
 def main() -> None:

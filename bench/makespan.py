@@ -19,11 +19,11 @@ from bench.worker import Worker
 from tests.servers import RedisServer
 
 TASKS, KEYS, SLOTS, SECONDS, ROUNDS = 2_000, 200, 8, 0.02, 3
-ORDERED = f"{OURS}, as published"
-AS_PUBLISHED = 'the same with `order="published"`'
+ARRIVED = f"{OURS}, as they arrive"
+AS_THEY_ARRIVE = 'the same with `order="arrived"`'
 MAKESPAN, BLOCKED = "makespan, of the least", "share of the slots that waited"
 DISORDER = "starts before an earlier call of the same key"
-NAMES = [OURS, ORDERED, *peers.LOCKS]
+NAMES = [OURS, ARRIVED, *peers.LOCKS]
 FLOOR = "a bare lock in each body, and the longest key never waits for a slot"
 HOPS, PASSES = 100, 500
 
@@ -69,7 +69,7 @@ def _rows(name: str, what: str, goal: float, keys: list[int]) -> list[Row]:
     figures["times"][FLOOR] = Figure.of(floors)
     return [
         row
-        for ours, part, tasks in ((OURS, name, what), (ORDERED, f"{name}-published", AS_PUBLISHED))
+        for ours, part, tasks in ((OURS, name, what), (ARRIVED, f"{name}-arrived", AS_THEY_ARRIVE))
         for row in (
             Row(part, f"{tasks}: {MAKESPAN}", "times", goal, figures["times"], FLOOR, ours, absent),
             Row(f"{part}-blocked", BLOCKED, "percent", 0, figures["blocked"], ours=ours),

@@ -16,15 +16,14 @@ from tests.servers import RedisServer
 
 CALLS, ROUNDS = 50, 9
 UNIQUE = f"{OURS}, unique"
-ORDERED = f"{OURS}, as published"
-BUSY = f"{ORDERED}, one busy key"
+BUSY = f"{OURS}, one busy key"
 FLOOR = "lock and message in one script"
 FLOOR_APART = "one round trip to the other Redis before"
 
 
 def run() -> list[Row]:
     with RedisServer() as broker, RedisServer() as other:
-        one = _measure(broker, broker, ["bare", FLOOR, UNIQUE, KEPT, OURS, ORDERED, BUSY, *peers.UNIQUE])
+        one = _measure(broker, broker, ["bare", FLOOR, UNIQUE, KEPT, OURS, BUSY, *peers.UNIQUE])
         apart = _measure(broker, other, ["bare", FLOOR_APART, UNIQUE, *peers.UNIQUE])
     return [
         _row("publish", "`delay()` with `unique=`, of a bare one; one Redis", 0.95, one, UNIQUE, FLOOR),
@@ -32,12 +31,11 @@ def run() -> list[Row]:
         _row(
             "publish-exclusive",
             "`delay()` with `exclusive=`, of a bare one",
-            0.97,
+            0.95,
             one,
             OURS,
             KEPT,
         ),
-        _row("publish-ordered", 'the same with `order="published"`', 0.95, one, ORDERED, KEPT),
         _row("publish-busy", "the same, all for one busy key: only the first is sent", 0.95, one, BUSY, KEPT),
     ]
 
@@ -49,7 +47,7 @@ def _measure(broker: RedisServer, store: RedisServer, names: list[str]) -> dict[
 
 
 def _publisher(name: str, broker: RedisServer, store: RedisServer) -> Callable[[], float]:
-    task = make(ORDERED if name == BUSY else name, broker.url, store=store.url)
+    task = make(OURS if name == BUSY else name, broker.url, store=store.url)
     numbers = count()
     other = Socket(store.port)
 

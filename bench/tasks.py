@@ -31,7 +31,7 @@ OF_OURS: dict[str, dict[str, Any]] = {
     f"{OURS}, unique": {"unique": Unique("key")},
     OURS: {"exclusive": Exclusive("key")},
     f"{OURS}, late": {"exclusive": Exclusive("key"), **LATE},
-    f"{OURS}, as published": {"exclusive": Exclusive("key", order="published")},
+    f"{OURS}, as they arrive": {"exclusive": Exclusive("key", order="arrived")},
 }
 
 

@@ -11,7 +11,7 @@ from celery_exclusive.core.delivery import Claims
 from celery_exclusive.core.operations import Acquire, Enqueue, KeyOperation
 from celery_exclusive.core.records import NEVER, SECOND
 from celery_exclusive.errors import OptionError
-from celery_exclusive.options.declared import Exclusive, Unique, UniqueOption
+from celery_exclusive.options.declared import Exclusive, StartOrder, Unique, UniqueOption
 from celery_exclusive.options.option import Option
 from celery_exclusive.options.settings import Settings, tombstone_ttl
 from celery_exclusive.options.signing import Signer
@@ -135,6 +135,22 @@ class Services:
     def has_one_place(self) -> bool:
         """Whether broker and store are one Redis database, where one call can change both."""
         return bool(self.broker_place) and _place_of(self.store_url) == self.broker_place
+
+    @cached
+    def orders_calls(self) -> bool:
+        """Whether calls that may wait take their places when they are published, if no option says how."""
+        return self.has_one_place and self.settings.exclusive_max_waiting is None
+
+    def order(self, option: Exclusive) -> StartOrder:
+        """Return the order in which the tasks of a key start, for publishers and workers alike.
+
+        An absolute key is shared with `lock()` and with tasks of other queues. Without an order they do not
+        wait for a call that has not begun.
+        """
+        if option.order is not None:
+            return option.order
+        is_own = option.key is None and option.has_line and option.max_waiting is None
+        return "published" if is_own and self.orders_calls else "arrived"
 
     @cached
     def signer(self) -> Signer:

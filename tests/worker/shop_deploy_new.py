@@ -17,7 +17,7 @@ declare(
         "locked": {"exclusive": Exclusive("key")},
         "unique_no_more": {},
         "unique_now": {"unique": Unique("key")},
-        "queued_no_more": {"exclusive": Exclusive("key")},
+        "queued_no_more": {"exclusive": Exclusive("key", order="arrived")},
         "other_window": {"unique": Unique("key", until="started")},
     }
 )

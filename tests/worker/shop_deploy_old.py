@@ -17,7 +17,7 @@ declare(
         "locked": {},
         "unique_no_more": {"unique": Unique("key")},
         "unique_now": {},
-        "queued_no_more": {"unique": Unique(("key", "tag")), "exclusive": Exclusive("key")},
+        "queued_no_more": {"unique": Unique(("key", "tag")), "exclusive": Exclusive("key", order="arrived")},
         "other_window": {"unique": Unique("key")},
     }
 )

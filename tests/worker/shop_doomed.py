@@ -6,7 +6,7 @@ import logging
 import os
 import signal
 
-from tests.worker.shop import app
+from tests.worker.shop_arrived import app
 
 __all__ = ["app"]
 

@@ -34,7 +34,7 @@ def write(self: Task, key: str, tag: str, *, hold: bool, check: bool) -> str:
     return tag
 
 
-@task(exclusive=Exclusive("key"))
+@task(exclusive=Exclusive("key", order="arrived"))
 def save(self: Task, key: str, tag: str = "", hold: bool = False, check: bool = False) -> str:
     return write(self, key, tag, hold=hold, check=check)
 
@@ -53,7 +53,7 @@ def save_twice(self: Task, key: str, tag: str = "", hold: bool = False, check: b
     return tag
 
 
-@task(unique=Unique("key"), exclusive=Exclusive("key"))
+@task(unique=Unique("key"), exclusive=Exclusive("key", order="arrived"))
 def save_both(self: Task, key: str, tag: str = "") -> str:
     noted("lease", self, tag, key=self.lease.key)
     return tag

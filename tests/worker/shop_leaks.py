@@ -20,12 +20,12 @@ def work(self: Task, token: str, tag: str = "", hold: bool = False, again: bool 
 
 
 POLICIES: dict[str, dict[str, Any]] = {
-    "wait": {"exclusive": Exclusive("token")},
+    "wait": {"exclusive": Exclusive("token", order="arrived")},
     "skip": {"exclusive": Exclusive("token", on_conflict="skip")},
     "strict": {"exclusive": Exclusive("token", on_conflict="raise")},
     "later": {"exclusive": Exclusive("token", on_conflict="reschedule", give_up_after=0.5)},
-    "hasty": {"exclusive": Exclusive("token", give_up_after=0.5)},
-    "replaced": {"exclusive": Exclusive("token", on_conflict="latest")},
+    "hasty": {"exclusive": Exclusive("token", give_up_after=0.5, order="arrived")},
+    "replaced": {"exclusive": Exclusive("token", on_conflict="latest", order="arrived")},
     "full": {"exclusive": Exclusive("token", max_waiting=1)},
     "quiet": {"exclusive": Exclusive("token", max_waiting=1, on_full="skip")},
     "lost": {"exclusive": Exclusive("token", ttl=600)},

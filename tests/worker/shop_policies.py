@@ -10,13 +10,15 @@ from celery_exclusive import Debounce, Exclusive, Unique
 from tests.worker.shop import act, app, task
 
 __all__ = ["app"]
+ARRIVED = Exclusive("key", order="arrived")
+"""So that a worker logs each call that waits, whatever the broker and the store are."""
 POLICIES: dict[str, dict[str, Any]] = {
-    'Exclusive(on_conflict="wait")': {"exclusive": Exclusive("key")},
-    "Exclusive(give_up_after=3)": {"exclusive": Exclusive("key", give_up_after=3)},
+    'Exclusive(on_conflict="wait")': {"exclusive": ARRIVED},
+    "Exclusive(give_up_after=3)": {"exclusive": ARRIVED.replace(give_up_after=3)},
     'Exclusive(give_up_after=3, on_give_up="skip")': {
-        "exclusive": Exclusive("key", give_up_after=3, on_give_up="skip")
+        "exclusive": ARRIVED.replace(give_up_after=3, on_give_up="skip")
     },
-    'Exclusive(on_conflict="latest")': {"exclusive": Exclusive("key", on_conflict="latest")},
+    'Exclusive(on_conflict="latest")': {"exclusive": ARRIVED.replace(on_conflict="latest")},
     'Exclusive(on_conflict="skip")': {"exclusive": Exclusive("key", on_conflict="skip")},
     'Exclusive(on_conflict="raise")': {"exclusive": Exclusive("key", on_conflict="raise")},
     'Exclusive(on_conflict="reschedule")': {"exclusive": Exclusive("key", on_conflict="reschedule")},

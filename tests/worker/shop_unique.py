@@ -155,7 +155,7 @@ def fussy(self: Task, key: str, tag: str = "", hold: bool = False) -> str:
     return body(self, key, tag, hold)
 
 
-@task(unique=Unique("key", ttl=600), exclusive=Exclusive("key", ttl=9))
+@task(unique=Unique("key", ttl=600), exclusive=Exclusive("key", ttl=9, order="arrived"))
 def outlived(self: Task, key: str, tag: str = "", hold: bool = False) -> str:
     """The lock of a dead worker is free before its unique key."""
     return body(self, key, tag, hold)

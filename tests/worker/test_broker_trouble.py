@@ -13,6 +13,7 @@ from typing import Any
 
 import pytest
 
+from celery_exclusive import Exclusive
 from tests.rabbit import RabbitServer
 from tests.servers import RedisServer
 from tests.worker.journal import Event
@@ -24,6 +25,7 @@ from tests.worker.versions import leave_out_before, needs_celery
 DEADLINE = 90
 PARKED = "parked: "
 SHOP = "tests.worker.shop"
+ARRIVED = {"exclusive": Exclusive("key", order="arrived")}
 
 
 def visible_for(seconds: float) -> dict[str, Any]:
@@ -141,11 +143,13 @@ def test_a_body_that_celery_cancels_since_its_connection_is_lost_runs_again_in_i
     holder, _ = hold(lab)
     (following,) = line_up(lab, "next")
     since = cut(lab, rabbit)
-    (start,) = lab.journal.wait_for("start", tag="next")
+    _, start = lab.journal.wait_for("start", 2, key="k")
     stage.note("broker-lost-cancelled", since, start["at"])
-    lab.journal.wait_for("end", 2, tag="holder")
+    for tag, count in (("holder", 2), ("next", 1)):
+        lab.journal.wait_for("end", count, tag=tag)
     stage.assert_nothing_is_left(lab)
-    assert starts(lab) == ["holder", "next", "holder"]
+    keeps_place = stage.broker == "redis"  # which has the locks, too: calls start as they were published
+    assert starts(lab) == (["holder", "holder", "next"] if keeps_place else ["holder", "next", "holder"])
     assert (holder.state, following.state) == ("SUCCESS", "SUCCESS")
 
 
@@ -214,7 +218,7 @@ def test_celery_recognises_a_successful_task_delivered_again_also_when_it_has_wa
     stage: Stage,
 ) -> None:
     lab = stage.make_lab(worker_deduplicate_successful_tasks=True)
-    message = Message.withheld(lab, "end", "k", tag="once")
+    message = Message.withheld(lab, "end", "k", tag="once", options=ARRIVED)
     worker = stage.start_worker(lab)
     message.deliver()
     lab.journal.wait_for("end", tag="once")
@@ -245,7 +249,7 @@ LOST: dict[str, tuple[dict[str, Any], bool]] = {
 
 @pytest.mark.promise(
     "`task_reject_on_worker_lost`, `task_acks_on_failure_or_timeout` and `task_retry_on_worker_lost` (5.7) "
-    "act as in plain Celery, each run in its turn",
+    "act as in plain Celery, each run in its turn: in the place of its call, if calls start as published",
     name="settings for lost workers",
     broke=(
         "parent does not see the end; a requeued message is done; cut off is done, what a signal ends in "
@@ -263,7 +267,7 @@ def test_the_message_of_a_killed_child_runs_again_only_if_celery_requeues_it(sta
         lab.journal.wait_for("end", tag="holder")
     stage.assert_nothing_is_left(lab)
     eventually(lambda: holder.state == ("SUCCESS" if again else "FAILURE"), "its final state")
-    assert starts(lab) == ["first", "holder", "next", *["holder"][:again]]
+    assert starts(lab) == ["first", "holder", *["holder"][:again], "next"]
 
 
 @pytest.mark.proves("settings for lost workers")
@@ -307,5 +311,6 @@ def test_a_task_over_its_time_limit_that_is_not_acknowledged_runs_again_in_its_t
     lab.open("k")
     _, again = lab.journal.wait_for("start", 2, tag="holder")
     lab.journal.wait_for("end", tag="holder", pid=again["pid"])  # the first may be killed before it tells
+    lab.journal.wait_for("end", tag="next")
     stage.assert_nothing_is_left(lab)
-    assert starts(lab) == ["first", "holder", "next", "holder"]
+    assert starts(lab) == ["first", "holder", "holder", "next"]

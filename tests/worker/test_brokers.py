@@ -273,13 +273,15 @@ def test_tasks_wait_in_line_and_the_task_of_a_killed_worker_runs_again(
         **made.settings,
     )
     wait = lab.app.tasks["tests.worker.shop.wait" if has_line else "tests.worker.shop_lineless.later"]
-    says = "parked: " if has_line else "rescheduled"
     doomed = lab.start_worker("doomed", 2)
     results = {"a": wait.delay("k", tag="a", hold=True)}
     lab.journal.wait_for("start", tag="a")
-    for tag in ("b", "c"):
+    for number, tag in enumerate(("b", "c"), 1):
         results[tag] = wait.delay("k", tag=tag, hold=True)
-        doomed.wait_for_log(f"[{results[tag].id}] {says}")
+        if has_line:
+            eventually(lambda: wait.lock_state("k").waiting == number, "one more in line")  # noqa: B023
+        else:
+            doomed.wait_for_log(f"[{results[tag].id}] rescheduled")
     lab.start_worker("other", 2)
     is_kept = has_line or broker not in REDELIVER_NOTHING
     if is_kept:

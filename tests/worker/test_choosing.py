@@ -172,7 +172,10 @@ def test_the_redis_of_djangos_cache_is_the_store_with_a_warning_that_a_clear_emp
     lab = make_lab(module="dj_shop", broker_url="amqp://mq.invalid", result_backend="rpc://")
     worker = lab.start_worker("w1", 1, ready=False)
     assert "cache.clear()" in worker.wait_for_log(f"store redis://127.0.0.1:{cache.port}/0: cache")
-    assert f".> locks:       redis://127.0.0.1:{cache.port}/0 (Django's default cache)" in worker.log
+    assert (
+        f".> locks:       redis://127.0.0.1:{cache.port}/0 (Django's default cache), order: arrived"
+        in worker.log
+    )
 
 
 DJANGO_SETTINGS = """

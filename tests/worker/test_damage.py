@@ -42,6 +42,7 @@ def test_a_damaged_lock_is_reported_once_and_holds_up_no_other_until_it_is_dropp
             damage = "UPDATE exclusive2_lock SET document = 'x' WHERE key = ?"
             assert database.execute(damage, (bad.encode(),)).rowcount
     worker = lab.start_worker("w2", 2)
+    lab.open("holder of good")  # where calls start as they were published, it begins again first
     assert waiting["good"].get(timeout=60) == "next at good"
     told = worker.wait_for_log(f"the data of lock {bad} are damaged")
     assert f"locks release --force -- {quote(bad)}" in told

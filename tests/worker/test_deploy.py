@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from celery_exclusive import Exclusive
 from celery_exclusive.leases.operator_release import release
 from tests.worker.lab import eventually
 from tests.worker.message import Message, consume, stop_consuming
@@ -64,7 +65,7 @@ def test_while_two_releases_share_a_queue_each_call_runs_once_or_is_skipped_befo
 
 @pytest.mark.proves("rolling deploy")
 @on_stages("prefork", brokers=("redis",), lates=(True,))
-def test_a_task_that_waits_under_an_older_limit_is_admitted_by_a_delivery_with_a_higher_one(
+def test_a_task_that_waits_under_an_older_limit_is_admitted_by_a_call_with_a_higher_one(
     stage: Stage,
 ) -> None:
     old, new = stage.make_lab(OLD), stage.make_lab(NEW)
@@ -73,10 +74,9 @@ def test_a_task_that_waits_under_an_older_limit_is_admitted_by_a_delivery_with_a
     task.delay("k", "holder", hold=True)
     old.journal.wait_for("start", tag="holder")
     line_up(task, ("k", "a"))
-    second = stage.start_worker(new, "new", slots=3)
+    stage.start_worker(new, "new", slots=3)
     stop_consuming(old, first, "lab")
-    task.delay("k", "b")  # with its message comes the new worker's limit
-    second.wait_for_log("parked: number")
+    new.app.tasks["deploy.crawl"].delay("k", "b")  # with its place comes the new limit
     old.journal.wait_for("end", 2)
     assert old.journal.tags("start") == ["holder", "a", "b"]
     old.open("holder")
@@ -94,11 +94,12 @@ def test_a_task_that_has_waited_runs_though_the_newer_release_skips(stage: Stage
     waiting = line_up(task, ("k", "a"), ("k", "b", True))
     stage.start_worker(new, "new")
     stop_consuming(old, first, "lab")
-    assert "skipped" in task.delay("k", "newcomer").get(timeout=DEADLINE)
+    assert "skipped" in new.app.tasks["deploy.sync"].delay("k", "newcomer").get(timeout=DEADLINE)
+    waiting += line_up(task, ("k", "c"))  # it has its place from a publisher of the older release
     old.open("holder", "b")
-    assert [result.get(timeout=DEADLINE) for result in waiting] == ["a", "b"]
+    assert [result.get(timeout=DEADLINE) for result in waiting] == ["a", "b", "c"]
     stage.assert_nothing_is_left(old)
-    assert old.journal.tags("start") == ["holder", "a", "b"]
+    assert old.journal.tags("start") == ["holder", "a", "b", "c"]
     assert old.journal.most_open() == 1
 
 
@@ -195,7 +196,7 @@ def test_a_worker_without_the_library_ignores_locks_and_whose_offer_it_takes_run
     line_up(lab.task("wait"), ("k", "retried"), ("k", "twice"), ("k", "last"))
     stop_consuming(lab, worker, "lab")
     stranger = stage.start_worker(stage.make_lab("tests.worker.shop_stranger"), "stranger", 1)
-    lab.send("wait", "k", tag="newcomer")
+    lab.send("wait", "k", tag="newcomer", options={"exclusive": Exclusive("key", order="arrived")})
     lab.journal.wait_for("unlocked", tag="newcomer")
     assert not lab.journal.events("end")
     lab.open("holder")

@@ -93,4 +93,6 @@ def test_an_ending_that_cannot_be_followed_up_does_not_keep_others_from_it(
     eventually(lambda: task.lock_state("k").waiting == 1, "one in line")
     worker.wait_accepted(holder.id)
     os.kill(int(start["pid"]), signal.SIGKILL)
+    # With late acknowledgement it runs again before the next one. Redis may not have noticed its death.
+    lab.open("holder", "holder")
     lab.journal.wait_for("start", tag="next")

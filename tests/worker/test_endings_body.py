@@ -10,6 +10,7 @@ from typing import Any
 import celery
 import pytest
 
+from celery_exclusive import Exclusive
 from tests.worker.lab import Lab, eventually
 from tests.worker.stage import Stage, on_stages
 from tests.worker.versions import needs_celery
@@ -20,6 +21,8 @@ CALM: dict[str, Any] = {"exclusive_ttl": 600, "exclusive_reap_period": 20}
 But a child that is killed while it does so leaves it to the reaper: Celery gives it 0.1 s after SIGTERM.
 """
 LINE = ("first", "second", "last")
+ARRIVED = {"exclusive": Exclusive("key", order="arrived")}
+"""With late acknowledgement a task that dies runs again behind those that wait."""
 
 
 @dataclass(frozen=True)
@@ -76,7 +79,7 @@ def line_up(lab: Lab, endings: list[Ending], **queues: str) -> None:
         for ending in endings:
             how = ending.how if tag in ending.who else "return"
             limits = ending.limits if tag in ending.who else {}
-            options = {**limits, "queue": queues.get(tag, "lab")}
+            options = {**limits, **ARRIVED, "queue": queues.get(tag, "lab")}
             lab.send("end", ending.how, tag, how, hold=place == 0, options=options)
         for ending in endings:
             if place:
@@ -208,19 +211,19 @@ def test_a_soft_limit_inside_our_own_calls_harms_neither_lease_nor_line_nor_resu
     lab = stage.make_lab("tests.worker.shop_unlucky", **CALM)
     stage.start_worker(lab, slots=len(PLACES) + 2)
     for place in PLACES:
-        lab.send("wait", place, tag="holder", hold=True)
+        lab.send("wait", place, tag="holder", hold=True, options=ARRIVED)
     lab.journal.wait_for("start", len(PLACES), tag="holder")
     results = [send_unlucky(lab, place, "waited", place) for place in PLACES]
     for place in PLACES:
         lab.wait_for_line(1, "wait", place)
-        lab.send("wait", place, tag="next")
+        lab.send("wait", place, tag="next", options=ARRIVED)
         lab.wait_for_line(2, "wait", place)
     lab.open(*["holder"] * len(PLACES))
     results += [send_unlucky(lab, place, "fresh", f"{place}:fresh") for place in FRESH]
     for result in results:
         eventually(result.ready, result.id)
     for place in FRESH:
-        lab.send("wait", f"{place}:fresh", tag="next")
+        lab.send("wait", f"{place}:fresh", tag="next", options=ARRIVED)
     lab.journal.wait_for("end", len(results), tag="next")
     stage.assert_nothing_is_left(lab)
     assert {event["id"] for event in lab.journal.events("limit")} == {result.id for result in results}
@@ -234,7 +237,7 @@ def test_a_soft_limit_inside_our_own_calls_harms_neither_lease_nor_line_nor_resu
 
 def send_unlucky(lab: Lab, place: str, kind: str, key: str) -> Any:
     id = f"{place}:{kind}"
-    return lab.send("wait", key, tag=id, options={"task_id": id})
+    return lab.send("wait", key, tag=id, options={"task_id": id, **ARRIVED})
 
 
 @pytest.mark.promise(
@@ -253,13 +256,13 @@ def test_a_body_that_takes_its_worker_along_frees_its_key_first(stage: Stage) ->
     other = stage.start_worker(lab, "w2", slots=len(ways) + 1, options=("-Q", "lab"))
     doomed.wait_ready()
     for how in ways:
-        lab.send("end", how, "before", hold=True)
+        lab.send("end", how, "before", hold=True, options=ARRIVED)
         lab.journal.wait_for("start", key=how)
-        lab.send("end", how, "doomed", how, hold=True, options={"queue": "side"})
+        lab.send("end", how, "doomed", how, hold=True, options={"queue": "side", **ARRIVED})
         lab.wait_for_line(1, "end", how)
         lab.open(how)
         lab.journal.wait_for("start", key=how, tag="doomed")
-        lab.send("end", how, "next")
+        lab.send("end", how, "next", options=ARRIVED)
         lab.wait_for_line(1, "end", how)
     for how in ways:
         lab.open(how)
@@ -289,12 +292,13 @@ def ways_out(stage: Stage) -> list[str]:
 def test_a_body_beside_one_that_runs_out_of_memory_keeps_its_lease_to_its_end(stage: Stage) -> None:
     lab = stage.make_lab(**CALM)
     doomed = stage.start_worker(lab, "w1", options=("-Q", "side"))
-    lab.send("brief", "k", "beside", hold=True, options={"queue": "side"})
+    brief = {"exclusive": Exclusive("key", ttl=12, order="arrived")}
+    lab.send("brief", "k", "beside", hold=True, options={"queue": "side", **brief})
     lab.journal.wait_for("start", tag="beside")
-    lab.send("end", "k", "doomed", "memory-error", options={"queue": "side"})
+    lab.send("end", "k", "doomed", "memory-error", options={"queue": "side", **ARRIVED})
     doomed.wait_for_log("Unrecoverable error")
     stage.start_worker(lab, "w2", options=("-Q", "lab"), exclusive_reap_period=0.1)
-    lab.send("brief", "k", "next")
+    lab.send("brief", "k", "next", options=brief)
     lab.wait_for_line(1, "brief", "k")
     lab.assert_kept("brief", "k")
     lab.open("beside")

@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from celery_exclusive import Exclusive
 from tests.worker.journal import Event
 from tests.worker.lab import Lab, Worker, eventually
 from tests.worker.message import Message, consume, stop_consuming
@@ -18,6 +19,7 @@ from tests.worker.versions import needs_celery
 SOON = 7
 """Seconds until something expires: until then it has to wait in line, also on a busy machine."""
 OUTSIDE = "tests.worker.shop_outside"
+ARRIVED = {"exclusive": Exclusive("key", order="arrived")}
 
 
 def hold(
@@ -97,7 +99,7 @@ def test_a_task_revoked_or_expired_in_queue_in_line_or_prefetched_lets_the_line_
     lab.start_worker("holding", 2, options=("-Q", "holding"))
     team = {"stamped_headers": ["team"], "team": "blue"}
     in_queue = [
-        lab.send("wait", "k", f"in-queue-{how}", options={"queue": "side", **options})
+        lab.send("wait", "k", f"in-queue-{how}", options={"queue": "side", **ARRIVED, **options})
         for how, options in (("revoked", {}), ("stamped", team), ("expired", {"expires": 1}))
     ]
     hold(lab, "k-holder", queue="holding")

@@ -33,7 +33,7 @@ def app(redis_url: str) -> Iterator[Celery]:
     finalizers = set(_state._on_app_finalizers)
     app = install(Celery("feeds", broker=redis_url, set_as_current=False))
     options: dict[str, dict[str, Any]] = {
-        "exclusive": {"exclusive": Exclusive()},
+        "exclusive": {"exclusive": Exclusive(order="arrived")},  # the others are sent with their places
         "apart": {"unique": Unique()},
         "plain": {},
     }

@@ -9,6 +9,7 @@ from collections.abc import Callable
 
 import pytest
 
+from celery_exclusive import Exclusive
 from tests.worker.lab import REPOSITORY, Lab, eventually
 
 
@@ -164,7 +165,8 @@ def test_the_log_says_at_which_place_a_task_waits_and_for_which_holder(
     holder = lab.send("wait", "k", tag="holder", hold=True).id
     lab.journal.wait_for("start", tag="holder")
     for place in (1, 2):
-        id = lab.send("wait", "k", tag=str(place)).id
+        options = {"exclusive": Exclusive("key", order="arrived")}
+        id = lab.send("wait", "k", tag=str(place), options=options).id
         line = worker.wait_for_log(f"[{id}] parked: ")
         lock = re.escape(lab.task("wait").lock_state("k").key + (" (key='k')" if is_shown else ""))
         said = rf"Task tests\.worker\.shop\.wait\[{id}\] parked: number {place} in line for lock {lock}"

@@ -239,7 +239,7 @@ def test_a_call_cannot_bring_options_of_its_own(make_lab: Callable[..., Lab]) ->
     assert lab.messages_at_the_broker() == 0
 
 
-@pytest.mark.promise("A worker's banner names the store, and no password")
+@pytest.mark.promise("A worker's banner names the store, and no password, and says which order holds")
 @pytest.mark.parametrize("origin", ["exclusive_store", "result backend", "broker"])
 def test_the_banner_tells_the_store_and_where_it_was_found_but_no_password(
     make_lab: Callable[..., Lab], start_redis: Callable[..., RedisServer], origin: str
@@ -259,5 +259,6 @@ def test_the_banner_tells_the_store_and_where_it_was_found_but_no_password(
         conf["broker_url"] = "amqp://me:geheim@mq.invalid"
     worker = make_lab(url=server.url, **conf).start_worker("w1", 1, ready=False)
     line = worker.wait_for_log(".> locks:")
-    assert line.endswith(f".> locks:       redis://me:**@{place}/{database} ({origin})")
+    order = "published" if origin == "broker" else "arrived"
+    assert line.endswith(f".> locks:       redis://me:**@{place}/{database} ({origin}), order: {order}")
     assert "geheim" not in worker.log

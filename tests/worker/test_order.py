@@ -50,6 +50,19 @@ def test_tasks_start_as_they_were_published(stage: Stage) -> None:
     stage.assert_nothing_is_left(lab)
 
 
+@pytest.mark.proves("default order")
+def test_tasks_without_an_order_start_as_they_were_published_if_one_redis_has_all(
+    make_lab: Callable[..., Lab],
+) -> None:
+    lab = make_lab()
+    worker = lab.start_worker("w1", 4)
+    tags = [f"{n:02}" for n in range(20)]
+    results = send(lab, *tags, name="wait")
+    assert [result.get(timeout=60) for result in results] == tags
+    assert lab.journal.tags("start") == tags
+    assert worker.log.count("] received") == len(tags), "each once"
+
+
 def test_a_call_for_a_busy_key_goes_into_the_line_and_to_no_queue(lab: Lab) -> None:
     first, second = send(lab, "a", "b")
     assert lab.doors.llen("lab") == 1

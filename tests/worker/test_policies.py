@@ -22,7 +22,9 @@ HEAD = """# What a conflict looks like
 The task `<id>` holds the key. Each row shows what becomes of a second call: alone, as a step of a chain, and
 as a member of a chord. With `give_up_after` and with "latest" each of them is parked first; with "latest" a
 newer call follows then, which runs once the key is free. With `Debounce` the task `<id>` waits in its window,
-and runs with the arguments of the newest call.
+and runs with the arguments of the newest call. All this is with `order="arrived"`. With
+`order="published"`, the default where broker and store are one Redis database, the caller puts the call into
+the line, so no worker logs that it is parked. All else is the same.
 `tests/worker/test_policies.py` writes this page from the behaviour of real workers.
 The AsyncResult of a call has `outcome` and `existing_id`. The AsyncResult of a chain or
 chord has neither. Calls that were given the task id `<id>` themselves have a

@@ -6,6 +6,7 @@ from collections.abc import Callable
 
 import pytest
 
+from celery_exclusive import Exclusive
 from tests.worker.lab import Lab, eventually
 from tests.worker.test_pools import assert_nothing_is_renewed
 from tests.worker.versions import needs_celery
@@ -74,7 +75,8 @@ def test_a_kill_inside_our_own_calls_leaves_neither_lease_nor_line(lab: Lab) -> 
 def test_a_task_killed_while_it_parks_leaves_the_line(lab: Lab) -> None:
     lab.send("wait", "k", tag="holder", hold=True)
     lab.journal.wait_for("start", tag="holder")
-    killed = lab.send("wait", "k", tag="killed", options={"task_id": "after-park"})
+    options = {"task_id": "after-park", "exclusive": Exclusive("key", order="arrived")}
+    killed = lab.send("wait", "k", tag="killed", options=options)
     lab.journal.wait_for("at", tag="after-park")
     lab.wait_for_line(1, "wait", "k")
     killed.revoke(terminate=True)

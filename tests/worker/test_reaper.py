@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 from celery.utils.functional import noop
 
+from celery_exclusive import Exclusive
 from celery_exclusive.core.operations import AcquireAlone
 from celery_exclusive.core.records import SECOND
 from celery_exclusive.stores.base import Reply, Store
@@ -33,7 +34,7 @@ def let_holders_die(lab: Lab, count: int) -> list[str]:
     """One task waits at each of so many keys, whose holder is dead; return the tasks' tags."""
     tags = [f"{number}" for number in range(count)]
     for tag in tags:
-        lab.send("wait", f"key {tag}", tag=tag)
+        lab.send("wait", f"key {tag}", tag=tag, options={"exclusive": Exclusive("key", order="arrived")})
 
     def behind_who_dies(store: Store, key: str, park: Callable[[], None]) -> None:
         store.apply(key, AcquireAlone(*DEAD, LIFE))

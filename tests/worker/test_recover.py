@@ -118,16 +118,35 @@ def test_a_task_that_had_waited_is_recovered_too(late: Callable[..., Lab]) -> No
 
 @pytest.mark.promise(
     "The store keeps no message of a run with early acknowledgement, on RabbitMQ, or where that is "
-    "switched off, nor of one whose child was killed for good. What an option says goes before the setting",
+    'switched off (and `order` is "arrived"), nor of one whose child was killed for good. What an option '
+    "says goes before the setting",
     name="no kept message",
 )
 @pytest.mark.parametrize("conf", [{"task_acks_late": False}, {"exclusive_recover": False}])
 def test_with_early_acknowledgement_or_switched_off_the_store_keeps_no_message_of_a_run(
     late: Callable[..., Lab], conf: dict[str, Any]
 ) -> None:
-    lab = late(**conf)
+    lab = late(module="tests.worker.shop_arrived", **conf)
     start_pair(lab)
     assert kept(lab) == []
+
+
+@pytest.mark.promise(
+    'Where that is switched off, a task with `order="published"` whose worker dies runs again all the same: '
+    "it keeps its place in line until it ends",
+    broke="no copy behind the run",
+)
+def test_a_task_that_was_published_in_order_runs_again_also_if_recovery_is_switched_off(
+    late: Callable[..., Lab],
+) -> None:
+    lab = late(exclusive_recover=False)
+    result, doomed, _ = start_pair(lab)
+    later = lab.send("wait", "k", tag="b")
+    doomed.kill()
+    lab.journal.wait_for("start", 2, tag="a")
+    lab.open("a")
+    assert [result.get(timeout=60), later.get(timeout=60)] == ["a", "b"]
+    assert lab.journal.tags("start") == ["a", "a", "b"]
 
 
 @pytest.mark.proves("no kept message")
@@ -135,7 +154,7 @@ def test_with_early_acknowledgement_or_switched_off_the_store_keeps_no_message_o
 def test_recover_of_an_option_goes_before_the_setting(late: Callable[..., Lab], recover: bool) -> None:
     lab = late(exclusive_recover=not recover)
     lab.start_worker("only", 1)
-    option = {"exclusive": Exclusive("key", recover=recover)}
+    option = {"exclusive": Exclusive("key", recover=recover, order="arrived")}
     result = lab.send("wait", "k", tag="a", hold=True, options=option)
     lab.journal.wait_for("start", tag="a")
     assert len(kept(lab)) == recover

@@ -5,6 +5,8 @@ from __future__ import annotations
 import os
 import signal
 from collections.abc import Callable
+from functools import partial
+from typing import Any
 
 import pytest
 
@@ -12,6 +14,19 @@ from tests.worker.lab import Lab, eventually
 from tests.worker.message import Message, stop_consuming, wait_for_lines
 
 PARKED, DROPPED = "parked: ", "dropped: another copy"
+SHOP, SHOP_IN_ORDER = "tests.worker.shop_arrived", "tests.worker.shop"
+
+
+@pytest.fixture
+def make_lab(make_lab: Callable[..., Lab]) -> Callable[..., Lab]:
+    """Makes a lab whose tasks take their places when a worker receives them."""
+    return partial(make_lab, module=SHOP)
+
+
+@pytest.fixture(params=[SHOP, SHOP_IN_ORDER])
+def in_each_order(request: pytest.FixtureRequest) -> dict[str, Any]:
+    """The setting of a lab whose tasks start as they arrive, and of one whose tasks start as published."""
+    return {"module": request.param}
 
 
 def runs_of(message: Message) -> int:
@@ -47,9 +62,9 @@ def run_behind(holder: Message, message: Message) -> None:
     broke="one token for all deliveries; no sweeps",
 )
 def test_a_copy_of_a_running_task_neither_runs_beside_it_nor_answers_for_it(
-    make_lab: Callable[..., Lab], acks: dict[str, bool]
+    make_lab: Callable[..., Lab], acks: dict[str, bool], in_each_order: dict[str, Any]
 ) -> None:
-    lab = make_lab(task_track_started=True, **acks)
+    lab = make_lab(task_track_started=True, **acks, **in_each_order)
     message = Message.withheld(lab, "wait", "k", tag="a", hold=True)
     worker = lab.start_worker("w1", 2)
     message.deliver()
@@ -88,9 +103,9 @@ def test_a_body_longer_than_the_visibility_timeout_runs_once(make_lab: Callable[
 
 @pytest.mark.proves("redelivered while running")
 def test_a_copy_runs_when_the_worker_of_the_first_run_dies(
-    make_lab: Callable[..., Lab], acks: dict[str, bool]
+    make_lab: Callable[..., Lab], acks: dict[str, bool], in_each_order: dict[str, Any]
 ) -> None:
-    lab = make_lab(exclusive_ttl=9, **acks)
+    lab = make_lab(exclusive_ttl=9, **acks, **in_each_order)
     message = Message.withheld(lab, "wait", "k", tag="a", hold=True)
     doomed = lab.start_worker("w1", 2)
     message.deliver()
@@ -125,7 +140,8 @@ def test_a_copy_runs_when_the_child_of_the_first_run_dies(make_lab: Callable[...
 
 
 @pytest.mark.promise(
-    "A copy of a task that never waited runs again after its end, as in plain Celery",
+    'A copy of a task that never waited, nor has `order="published"`, runs again after its end, as in plain '
+    "Celery",
     broke="every end leaves a tombstone",
 )
 @pytest.mark.parametrize("task", ["plain", "wait"])
@@ -160,6 +176,24 @@ def test_a_copy_after_a_success_that_never_waited_is_dropped_with_celerys_own_se
     lab.send(task, *arguments, tag="after")
     lab.journal.wait_for("end", tag="after")
     assert lab.journal.tags("start") == ["a", "after"]
+
+
+@pytest.mark.promise(
+    'A copy of a task with `order="published"` that comes after its end is dropped, where plain Celery runs '
+    "it again",
+    broke="no tombstone of a task that has begun at once",
+)
+def test_a_copy_after_the_end_of_a_task_that_was_published_in_order_is_dropped(
+    make_lab: Callable[..., Lab], acks: dict[str, bool]
+) -> None:
+    lab = make_lab(**acks, module=SHOP_IN_ORDER)
+    message = Message.withheld(lab, "wait", "k", tag="a")
+    worker = lab.start_worker("w1", 1)
+    message.deliver()
+    wait_for_end(message)
+    message.deliver_again()
+    worker.wait_for_log(DROPPED)
+    assert runs_of(message) == 1
 
 
 @pytest.mark.proves("no second run of ours")
@@ -299,7 +333,7 @@ def test_a_task_whose_worker_dies_between_parking_and_acknowledging_it_runs_once
     assert message.id in lab.line("wait", "k")  # perhaps not alone: the holder's message may have come again
     heir = lab.start_worker("w3", 1)
     if acks["task_acks_late"]:
-        wait_for_lines(f"Task tests.worker.shop.wait[{message.id}] {PARKED}", 1, heir)
+        wait_for_lines(f"Task {SHOP}.wait[{message.id}] {PARKED}", 1, heir)
     lab.open("holder")
     assert message.get(timeout=60) == "a"
     eventually(lambda: not lab.doors.hlen("unacked") and not lab.doors.llen("lab"), "an empty broker")

@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from celery_exclusive import Exclusive
 from celery_exclusive.leases.operator_release import release
 from tests.worker.lab import Lab
 
@@ -24,12 +25,13 @@ def test_an_admitted_task_that_waits_for_its_unique_key_runs_when_that_is_free(
     lab.start_worker("w1", 3)
     holder = lab.send("both", "k", "holder", hold=True, options={"unique": None})
     lab.journal.wait_for("start", tag="holder")
-    first = lab.send("both", "k", "first")
+    arrived = {"options": {"exclusive": Exclusive("key", order="arrived")}}
+    first = lab.send("both", "k", "first", **arrived)
     lab.wait_until_in_line(first.id, "both", "k")
     services = lab.app._celery_exclusive  # type: ignore[attr-defined]
     (key,) = (key for key in services.store.scan() if key.startswith("u:"))
     release(services, key)  # as an operator may: the message is not lost
-    second = lab.send("both", "k", "second", hold=True)
+    second = lab.send("both", "k", "second", hold=True, **arrived)
     lab.wait_until_in_line(second.id, "both", "k")
     lab.open("holder")
     lab.journal.wait_for("start", tag="second")

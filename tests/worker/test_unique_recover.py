@@ -233,7 +233,13 @@ def test_with_early_acknowledgement_or_switched_off_the_store_keeps_no_message_o
         ({"unique": Unique("key")}, 0),
         ({"unique": Unique("key", until="started")}, 0),
         ({"unique": Unique("key", recover=True), "exclusive": Exclusive("key")}, 1),
-        ({"unique": Unique("key", recover=True), "exclusive": Exclusive("key", recover=False)}, 0),
+        (
+            {
+                "unique": Unique("key", recover=True),
+                "exclusive": Exclusive("key", recover=False, order="arrived"),
+            },
+            0,
+        ),
     ],
 )
 def test_of_both_options_the_first_that_says_so_decides_before_the_setting(

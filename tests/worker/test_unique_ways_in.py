@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 from celery import Celery
 
-from celery_exclusive import install
+from celery_exclusive import Exclusive, install
 from tests.worker.lab import Lab, disconnect, eventually
 from tests.worker.message import Message, wait_for_lines
 from tests.worker.stage import Stage
@@ -106,7 +106,8 @@ def test_a_message_without_a_header_takes_its_key_also_until_started_and_for_a_p
 @ONCE
 def test_a_message_in_line_without_a_header_keeps_the_key(stage: Stage) -> None:
     lab = stage.make_lab(SHOP, exclusive_ttl=600)
-    first, second = (Message.withheld(lab, "both", "k", tag, options={"unique": None}) for tag in "ab")
+    options = {"unique": None, "exclusive": Exclusive("key", order="arrived")}
+    first, second = (Message.withheld(lab, "both", "k", tag, options=options) for tag in "ab")
     for message in (first, second):
         message.content["headers"].pop("exclusive")
     worker = stage.start_worker(lab, slots=3)

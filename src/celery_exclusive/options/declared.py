@@ -80,11 +80,14 @@ class Exclusive(Option):
             the broker's visibility timeout is over. Default None: the setting `exclusive_recover`, by default
             on where brokers have such a timeout (Redis, SQS), and off for RabbitMQ, which needs none. A
             worker does not start if a task is declared with True and has early acknowledgement.
-        order: the order in which the tasks of a key start, with on_conflict="wait" or "latest". Default
-            "arrived": as they reach the store from their workers. "published": as they were published, by
-            all processes; a call for a busy key goes from its caller into the line, and to no worker before
-            its turn; a call with an eta or a countdown joins the line when it is due. "any", not for
-            "latest": a free slot is granted to the first task that asks, also before waiting tasks.
+        order: the order in which the tasks of a key start, with on_conflict="wait" or "latest". "published":
+            as they were published, by all processes; a call for a busy key goes from its caller into the
+            line, and to no worker before its turn; a call with an eta or a countdown joins the line when it
+            is due. "arrived": as they reach the store from their workers. "any", not for "latest": a free
+            slot is granted to the first task that asks, also before waiting tasks. Default None: "published"
+            where broker and store are one Redis database, without max_waiting= and exclusive_max_waiting,
+            else "arrived". With key= it is "arrived": `lock(..., wait=0)` of that key does not fail because
+            a call is queued, and a task in a fast queue does not wait for calls in a slow one.
         keep_on_retry: whether a run that ends with a retry (`self.retry`, `autoretry_for`) leaves its lease
             to the retry, so that no other task runs between the attempts. The retry holds the lease during
             its countdown and for `exclusive_queued_ttl` after that, all others wait as long. Default False:
@@ -115,7 +118,7 @@ class Exclusive(Option):
     on_give_up: OnGiveUp = "raise"
     max_waiting: int | None = None
     on_full: OnFull = "raise"
-    order: StartOrder = "arrived"
+    order: StartOrder | None = None
     keep_on_retry: bool = False
 
     @property
@@ -151,7 +154,7 @@ class Exclusive(Option):
         self._require("max_waiting", is_count, f"{A_COUNT}: how many may wait. Use {hint}")
         self._check_choice(
             "order",
-            get_args(StartOrder),
+            (None, *get_args(StartOrder)),
             "is none of 'arrived' (at the store), 'published' and 'any' (the first that asks)",
         )
         self._require("keep_on_retry", is_switch, "True or False: whether a retry keeps the lease")
@@ -159,7 +162,7 @@ class Exclusive(Option):
 
     def _check_line(self) -> None:
         """Refuse what is for a line where there is none or another one, or where calls join it themselves."""
-        if not self.has_line and self.order != "arrived":
+        if not self.has_line and self.order not in (None, "arrived"):
             self._refuse_without_line(f"order={self.order!r}")
         if self.on_conflict == "latest" and self.order == "any":
             self.refuse(

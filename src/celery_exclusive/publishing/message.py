@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 from os import urandom
+from types import NoneType
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from kombu import Producer
@@ -122,8 +123,11 @@ class Message:
         option, options = self.call.exclusive, self.options
         if header.values is not self.call.values:  # a retry has the options of its call
             option = self.services.exclusive(self.task, header.values)
-        is_due_later = options.get("countdown") or options.get("eta")
-        return option if option and option.order == "published" and not is_due_later else None
+        if option is None or options.get("countdown") or options.get("eta"):
+            return None
+        if option.order is None and not isinstance(options.get("producer"), (NoneType, Producer)):
+            return None  # what it sends cannot be captured
+        return option if self.services.order(option) == "published" else None
 
     def queued_ttl(self, ttl: int) -> int:
         """Return the ttl of the key of this message: `ttl` after its eta, but not beyond its expiry."""

@@ -39,6 +39,8 @@ class OrderedPublish(AskingPublish):
         assert header.exclusive  # noqa: S101 - else it has no line
         super().__init__(message, header, header.exclusive, option)
         self.option = option
+        if option.order is None:  # then the call ends as a plain one if the store does not answer
+            self.goes_without = True
 
     def publish(self) -> Any:
         """Let Celery publish the message, and kombu send it only if its turn has come."""
@@ -50,7 +52,7 @@ class OrderedPublish(AskingPublish):
 
     def _take_place(self, captured: Captured) -> Any:
         """Put the message into the line, and send it if its turn has come or the store does not answer."""
-        if not leads_to_a_queue(captured.encoded):
+        if not self._leads_to_a_queue(captured.encoded):
             return self.message.send_captured(captured, self.header)
         self.header.offered, self.header.promoted = self.key, self.header.store or ""
         self.message.write_header(captured, self.header)
@@ -98,6 +100,14 @@ class OrderedPublish(AskingPublish):
         if self.message.origin.run or self.message.options.get("retries"):
             return option.limit, expires_in, None, False
         return option.limit, expires_in, option.gives_up_in, option.replaces
+
+    def _leads_to_a_queue(self, encoded: Encoded) -> bool:
+        """Whether a worker can publish this message to its queue again.
+
+        Another exchange may lead to several queues, each with a copy that runs. So a call takes its place
+        there only if its option says so.
+        """
+        return not encoded.exchange if self.option.order is None else leads_to_a_queue(encoded)
 
     def _go_without_place(self, error: StoreError) -> None:
         """Let the message be sent without its place, or raise."""

@@ -158,7 +158,7 @@ def warnings(services: Services) -> list[str]:
 def _publishers_ask(services: Services) -> bool:
     """Whether publishing a call of this task sends a request to the store."""
     options = [option for _, option in _declared(services)]
-    return any(not isinstance(option, Exclusive) or option.order == "published" for option in options)
+    return any(not isinstance(it, Exclusive) or services.order(it) == "published" for it in options)
 
 
 def _declared(services: Services) -> Iterator[tuple[Any, Option]]:

@@ -13,6 +13,7 @@ from celery.utils.serialization import get_pickleable_exception
 from celery_exclusive import notices
 from celery_exclusive.core.claim import FINISHED, NO_WORKER, WINDOW, Claim, UniqueClaim
 from celery_exclusive.core.delivery import Delivery
+from celery_exclusive.core.operations import Order
 from celery_exclusive.messages.header import HEADER, Header, read_header, rejections
 from celery_exclusive.messages.stored import Content, StoredMessage, content_of
 from celery_exclusive.options.amounts import microseconds_until, no_longer_than, seconds_until
@@ -168,7 +169,7 @@ def read(delivered: Delivered, task: Any, request: dict[str, Any], args: Any, kw
         recovers=acks_late
         and (exclusive is not None or guards)
         and services.recovers(option if exclusive else None, unique_option if guards else None),
-        order=None if option is None or option.order == "arrived" else option.order,
+        order=_order(services, option),
         can_be_parked=can_be_parked,
         is_fanout=noted.get("is_fanout", False),
         published_by=header.published_by,
@@ -182,6 +183,12 @@ def read(delivered: Delivered, task: Any, request: dict[str, Any], args: Any, kw
         expires=headers.get("expires"),
         deaths=header.deaths,
     ).at_present()
+
+
+def _order(services: Services, option: Exclusive | None) -> Order | None:
+    """Return the order in which the tasks of the key start, if it is not the order of their arrival."""
+    order = services.order(option) if option else "arrived"
+    return None if order == "arrived" else order
 
 
 def _add_keys(

@@ -171,7 +171,8 @@ class Locks(bootsteps.StartStopStep):
         try:
             if not self.services.is_needed:
                 return text
-            place = f"{printable(self.services.store.url)} ({self.services.origin})"
+            order = "published" if self.services.orders_calls else "arrived"
+            place = f"{printable(self.services.store.url)} ({self.services.origin}), order: {order}"
         except ExclusiveError:
             return text  # `start` says why
         lines = text.splitlines()
