@@ -71,7 +71,9 @@ def test_a_burst_runs_once_with_the_newest_arguments(stage: Stage) -> None:
     broke="the message of the first call is published",
 )
 @pytest.mark.proves("debounce")
-@pytest.mark.parametrize("store", ["redis", "sqlite", "postgres", "maria"])
+@pytest.mark.parametrize(
+    "store", ["redis", "sqlite", "postgres", pytest.param("maria", marks=pytest.mark.large)]
+)
 def test_every_store_with_lines_keeps_windows(
     request: pytest.FixtureRequest, make_lab: MakeLab, tmp_path: Path, store: str
 ) -> None:

@@ -53,7 +53,7 @@ def test_a_task_that_gives_up_fails_or_is_skipped_and_names_the_holder(stage: St
     stage.assert_nothing_is_left(lab)
 
 
-@pytest.mark.parametrize("name", ["postgres", "maria", "sqlite"])
+@pytest.mark.parametrize("name", ["postgres", pytest.param("maria", marks=pytest.mark.large), "sqlite"])
 def test_a_task_gives_up_in_the_line_of_a_database(
     make_lab: Callable[..., Lab], request: pytest.FixtureRequest, tmp_path: Any, name: str
 ) -> None:

@@ -44,7 +44,6 @@ def until_queued(lab: Lab, name: str, result: Any, key: str = "k") -> Any:
     name="kept lock",
     broke="the lease released before the retry; the retry's own id not granted",
 )
-@pytest.mark.each_stage
 @on_stages("prefork", "threads", "gevent", "solo", late_only=("rabbitmq",))
 def test_no_other_task_runs_between_the_attempts_of_a_task_that_keeps_its_lock(stage: Stage) -> None:
     lab = make_lab(stage)
@@ -67,7 +66,9 @@ def test_no_other_task_runs_between_the_attempts_of_a_task_that_keeps_its_lock(s
 
 
 @pytest.mark.proves("kept lock")
-@pytest.mark.parametrize("store", ["sqlite", "postgres", "maria", "memory"])
+@pytest.mark.parametrize(
+    "store", ["sqlite", "postgres", pytest.param("maria", marks=pytest.mark.large), "memory"]
+)
 def test_no_other_task_runs_between_the_attempts_on_other_stores(
     store: str, make_lab: Callable[..., Lab], tmp_path: Path, request: pytest.FixtureRequest
 ) -> None:
@@ -151,7 +152,6 @@ def test_a_retry_without_countdown_keeps_the_lock(stage: Stage, name: str) -> No
     name="kept lock, early retry",
     broke="the lease belongs to the retry as soon as that is published; it waits in line; not renewed",
 )
-@pytest.mark.each_stage
 @on_stages("prefork", "threads", brokers=("redis", "rabbitmq"), lates=(True,))
 def test_a_retry_that_arrives_before_its_run_has_ended_does_not_begin_until_then(stage: Stage) -> None:
     lab = make_lab(stage, exclusive_ttl=6)
@@ -376,7 +376,7 @@ def test_an_attempt_whose_worker_is_killed_runs_again_and_its_retry_keeps_the_lo
     "runs once, and leaves nothing behind",
     broke="the retry refused; the lease of an unanswered request left; put into a line that has its id",
 )
-@pytest.mark.parametrize("name", ["kept", "ordered"])
+@pytest.mark.parametrize("name", ["kept", pytest.param("ordered", marks=pytest.mark.large)])
 @pytest.mark.parametrize("trouble", ["cut", "silent", "lost request", "lost reply", "lost end"])
 @ONCE
 def test_a_retry_is_sent_and_runs_once_though_the_store_does_not_answer(

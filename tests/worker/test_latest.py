@@ -90,7 +90,7 @@ def test_of_a_burst_two_run_and_all_others_are_skipped_for_a_newer_one(stage: St
     stage.assert_nothing_is_left(lab)
 
 
-@pytest.mark.parametrize("name", ["postgres", "maria", "sqlite"])
+@pytest.mark.parametrize("name", ["postgres", pytest.param("maria", marks=pytest.mark.large), "sqlite"])
 def test_the_newest_call_waits_in_the_line_of_a_database(
     make_lab: Callable[..., Lab], request: pytest.FixtureRequest, tmp_path: Any, name: str
 ) -> None:

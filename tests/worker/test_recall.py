@@ -102,7 +102,7 @@ def test_a_call_whose_message_was_purged_runs_or_is_revoked(
     assert purged.state == ("REVOKED" if is_revoked else "SUCCESS")
 
 
-@pytest.mark.parametrize("name", ["postgres", "maria", "sqlite"])
+@pytest.mark.parametrize("name", ["postgres", pytest.param("maria", marks=pytest.mark.large), "sqlite"])
 def test_a_revoked_task_leaves_the_line_of_a_database(
     make_lab: Callable[..., Lab], request: pytest.FixtureRequest, tmp_path: Any, name: str
 ) -> None:
