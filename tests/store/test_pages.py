@@ -81,6 +81,16 @@ def test_a_task_whose_message_was_deleted_is_shown_without_one(
 
 
 @pytest.mark.proves("pages of a line")
+def test_messages_that_another_program_has_overwritten_are_none(
+    redis_server: RedisServer, store: Store
+) -> None:
+    park(store, "a")
+    with redis_server.client() as redis:
+        redis.set("cx2:{0}:m:other", "x")
+    assert store.messages_of([("other", "a"), ("key", "a")]) == [b"", b"message"]
+
+
+@pytest.mark.proves("pages of a line")
 @pytest.mark.parametrize("score", ["inf", "1.5"])
 def test_a_place_that_is_no_time_is_damage(redis_server: RedisServer, store: Store, score: str) -> None:
     with redis_server.client() as redis:

@@ -74,6 +74,7 @@ def live(store: Store) -> None:
     """All that a store is asked for, from the start of a worker on."""
     assert store.keep_namespace("broker", LONG, WORKER) == "broker"
     assert store.workers() == {1: [WORKER]}
+    assert store.messages_of([("x:k", "a/1")]) == [b""]
     store.check()
     assert store.epoch()
     assert isinstance(store.apply("x:quick", Acquire("a/1", "t", LONG)).answer, Granted)

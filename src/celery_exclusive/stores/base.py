@@ -258,6 +258,13 @@ class Store(Protocol):
         """
         ...
 
+    def messages_of(self, tasks: Sequence[tuple[str, str]]) -> list[bytes]:
+        """Return the stored message of each task, named by a key and its id there; empty if there is none.
+
+        The store has the message of a task that waits, and of a run that it would recover.
+        """
+        ...
+
     def places(self) -> Iterator[tuple[str, str]]:
         """Yield the key and the id of each task that waits, in line or aside."""
         ...
@@ -284,7 +291,8 @@ class Store(Protocol):
 
 StoreFactory = Callable[..., Store]
 """Makes a store, usually as its class: of a URL, with `prefix`, `offer` and `tombstone_ttl`."""
-_AT_ONCE = 100
+KEYS_AT_ONCE = 100
+"""The most keys that `states` looks at in one request."""
 _MYSQL_DRIVERS = ("", "+pymysql", "+mysqldb", "+mysqlconnector", "+mariadbconnector", "+asyncmy", "+aiomysql")
 _HEROKU = "postgres"
 """As Heroku spells postgresql."""
@@ -366,11 +374,20 @@ def make_store(url: str, *, prefix: str, offer: int, tombstone_ttl: int) -> Stor
     return factory_of(url)(url, prefix=prefix, offer=offer, tombstone_ttl=tombstone_ttl)
 
 
+def whole_line(store: Store, key: str) -> Iterator[Place]:
+    """Yield all tasks that wait for a key, in line and then aside, with one page in memory."""
+    page = store.line(key)
+    yield from page.places
+    while page.next:
+        page = store.line(key, after=page.next)
+        yield from page.places
+
+
 def states(store: Store, keys: Collection[str]) -> Iterator[tuple[str, Snapshot]]:
     """Yield these keys in order, each with its state. One request looks at a hundred keys."""
     ordered = sorted(keys)
-    for first in range(0, len(ordered), _AT_ONCE):
-        batch = ordered[first : first + _AT_ONCE]
+    for first in range(0, len(ordered), KEYS_AT_ONCE):
+        batch = ordered[first : first + KEYS_AT_ONCE]
         yield from zip(batch, store.inspect_all(batch), strict=True)
 
 

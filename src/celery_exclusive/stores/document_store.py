@@ -204,6 +204,10 @@ class DocumentStore(ABC):
     def inspect_all(self, keys: Sequence[str]) -> list[Snapshot]:
         return [self._look(key) for key in keys]
 
+    def messages_of(self, tasks: Sequence[tuple[str, str]]) -> list[bytes]:
+        found = (self.messages(key, [id]).get(id) for key, id in tasks)
+        return [message if isinstance(message, bytes) else b"" for message in found]
+
     def epoch(self) -> str:
         return self.load("").document.epoch
 

@@ -146,6 +146,9 @@ class ClusterStore:
     def line(self, key: str, after: Cursor | None = None, count: int = TASKS_PER_PAGE) -> Page:
         return self.buckets[bucket_of(key)].line(key, after, count)
 
+    def messages_of(self, tasks: Sequence[tuple[str, str]]) -> list[bytes]:
+        return self._ask_of([key for key, _ in tasks], RedisStore.readings, tasks)
+
     def places(self) -> Iterator[tuple[str, str]]:
         for bucket in self.buckets:
             yield from bucket.places()

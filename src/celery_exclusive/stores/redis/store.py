@@ -52,6 +52,7 @@ from redis import exceptions  # isort: skip - `protocol` has said what is missin
 _RENEW = scripts.load("renew.lua", arguments="now key id token ttl", reply="found")
 _NAMESPACE = scripts.load("namespace.lua", arguments="now broker life adopts worker forgotten", reply="owner")
 _LINE = scripts.load("line.lua", arguments="now key kind place id count", reply="problem time more tasks")
+_MESSAGES = scripts.load("messages.lua", arguments="key id", reply="messages")
 _INSPECT = scripts.load("inspect.lua", arguments="now key", reply="seen")
 
 _TIME = protocol.pack(("TIME",))
@@ -284,6 +285,13 @@ class RedisStore:
         except ValueError as error:
             raise UnreadableKey(key, f"MALFORMED place: {error}", self.url) from error
         return Page(tuple(place for _, place in found), found[-1][0] if more else None)
+
+    def messages_of(self, tasks: Sequence[tuple[str, str]]) -> list[bytes]:
+        (run,) = self.readings(tasks)
+        return list(self._client.run(*run))
+
+    def readings(self, tasks: Sequence[tuple[str, str]]) -> list[Run]:
+        return [(_MESSAGES, self._base, *(word for task in tasks for word in task))]
 
     def places(self) -> Iterator[tuple[str, str]]:
         for key in map(to_text, self._client.ask("ZRANGE", f"{self._base}due", 0, -1)):

@@ -114,6 +114,9 @@ class SqlStore(ABC, Generic[K]):
     def line(self, key: str, after: Cursor | None = None, count: int = TASKS_PER_PAGE) -> Page:
         return self.transact(lambda transaction: transaction.line(key, after, count), writes=False)
 
+    def messages_of(self, tasks: Sequence[tuple[str, str]]) -> list[bytes]:
+        return self.transact(lambda transaction: transaction.messages_of(tasks), writes=False)
+
     def places(self) -> Iterator[tuple[str, str]]:
         return iter(self.transact(lambda transaction: list(transaction.places()), writes=False))
 

@@ -151,6 +151,24 @@ class PagePromises(Subject):
         fence_of(key.follow(again))
         assert not key.store.line(key.name).places
 
+    def test_the_messages_of_several_tasks_are_read_at_once_in_the_order_in_which_they_are_named(
+        self,
+    ) -> None:
+        key = self.key_with_line()
+        other = self.key("other")
+        other.run("runs", message=message_of("runs"))
+        tasks = [
+            (key.name, IDS[6]),
+            (other.name, "runs"),
+            (key.name, "a"),
+            (key.name, "runs"),
+            ("none", "a"),
+            (key.name, IDS[0]),
+        ]
+        wanted = [message_of(IDS[6]), message_of("runs"), b"", b"", b"", message_of(IDS[0])]
+        assert key.store.messages_of(tasks) == wanted
+        assert key.store.messages_of([]) == []
+
     def test_a_snapshot_has_the_limit_of_its_key(self) -> None:
         key = self.key()
         key.hold("a", limit=3)
