@@ -1,4 +1,4 @@
-"""Makes strings from other sources safe to show: keys, ids, arguments, URLs.
+"""Makes strings from other sources safe to show: keys, ids, arguments, URLs; and makes durations short.
 
 A shown string neither controls the terminal nor forges a log line.
 """
@@ -9,6 +9,8 @@ import logging
 import re
 
 _ESCAPE = re.compile(r"\\(\\|x[0-9a-f]{2}|u[0-9a-f]{4}|U[0-9a-f]{8})")
+
+_UNITS = ((86_400, "d", 3_600, "h"), (3_600, "h", 60, "m"), (60, "m", 1, "s"))
 
 
 def printable(text: str) -> str:
@@ -38,6 +40,15 @@ def safe_url(url: str) -> str:
     if not is_url or "?" in login:  # the last @ may be in the query
         return f"{printable(scheme)}://**" if is_url else "**"
     return printable(f"{scheme}://{'**@' if at else ''}{re.split('[?#]', place)[0]}")
+
+
+def duration(seconds: float) -> str:
+    """Return a duration as text, rounded down: 12s, 3m04s, 2h05m, 3d04h."""
+    whole = int(seconds)
+    for unit, name, part, smaller_name in _UNITS:
+        if whole >= unit:
+            return f"{whole // unit}{name}{whole % unit // part:02}{smaller_name}"
+    return f"{whole}s"
 
 
 class OneLine(logging.Filter):

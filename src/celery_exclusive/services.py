@@ -6,13 +6,15 @@ from collections.abc import Iterator
 from dataclasses import replace
 from typing import Any, Protocol, cast
 
+from celery import current_app
+
 from celery_exclusive.brokers import broker_urls, redelivers_at_once, scheme
 from celery_exclusive.core.delivery import Claims
 from celery_exclusive.core.operations import Acquire, Enqueue, KeyOperation
 from celery_exclusive.core.records import NEVER, SECOND
 from celery_exclusive.errors import OptionError
 from celery_exclusive.options.declared import Exclusive, StartOrder, Unique, UniqueOption
-from celery_exclusive.options.option import Option
+from celery_exclusive.options.option import Option, apps_with_locks
 from celery_exclusive.options.settings import Settings, tombstone_ttl
 from celery_exclusive.options.signing import Signer
 from celery_exclusive.options.values import Values, option_of_call
@@ -225,6 +227,32 @@ def _place_of(url: str) -> str:
     except OptionError:
         return ""
     return "" if found.replicas else address.place(found.options)  # a message would go before its lease
+
+
+def services_of(app: Any, caller: str) -> Services:
+    """Return the services of this app, or else of the only app that has locks, or of the current app.
+
+    Parameters:
+        app: an app of Celery, or None.
+        caller: the name that errors begin with, "lock()".
+
+    Raises:
+        OptionError: the app has no locks.
+    """
+    installed = list(apps_with_locks)
+    found = app or (installed[0] if len(installed) == 1 else current_app)
+    services: Services | None = getattr(found, ATTRIBUTE, None)
+    if services:
+        return services
+    if installed and not app:
+        names = ", ".join(sorted(map(repr, installed)))
+        raise OptionError(
+            f"{caller}: the current app has no locks: choose one of the apps that have, with app= ({names})"
+        )
+    raise OptionError(
+        f"{caller}: the app {found!r} has no locks: call celery_exclusive.install(app) right after you make "
+        "it, and import its module before you use a lock"
+    )
 
 
 class PublishingStore:

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, fields
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, fields
+from itertools import chain
 from typing import TYPE_CHECKING, Any, NoReturn
 
 from celery_exclusive.core.claim import task_id
@@ -12,27 +13,55 @@ from celery_exclusive.errors import NoLease, NoOptions, OptionError, UnreadableK
 from celery_exclusive.leases.operator_release import release
 from celery_exclusive.options.keys import key_of, needs_headers
 from celery_exclusive.run import current_run
-from celery_exclusive.stores.base import Snapshot
+from celery_exclusive.stores.base import Snapshot, whole_line
 
 if TYPE_CHECKING:
     from celery_exclusive.core.operations import Owner, Waiting
+    from celery_exclusive.core.records import OwnerPhase
     from celery_exclusive.leases.lease import Lease
     from celery_exclusive.options.declared import Exclusive
     from celery_exclusive.services import Services
+    from celery_exclusive.stores.base import Store
+    from celery_exclusive.stores.workers import WorkerRecord
 
 
 @dataclass(frozen=True, slots=True)
 class LockHolder:
     """A holder: its task id, the seconds since it began, and the seconds left of its lease.
 
-    `is_queued`: its body does not run. It is a retry that keeps the lock (`keep_on_retry`), or a unique task
-    that has not begun.
+    * `is_queued`: its body does not run. It is a retry that keeps the lock (`keep_on_retry`), or a unique
+      task that has not begun.
+    * `phase`: "running", "queued", "again" (a retry) or "period". `fence`: the number of the lease.
+    * `workers`: the worker that runs it; several if they have the same number, none for a `lock()`.
+      `renewed`: the seconds since the last renewal, if the task's ttl is known. `celery_exclusive.locks` asks
+      the store for both, `lock_state()` does not.
     """
 
     task_id: str
     age: float
     remaining: float
     is_queued: bool = False
+    phase: OwnerPhase = "running"
+    fence: int = 0
+    workers: tuple[WorkerRecord, ...] = ()
+    renewed: float | None = None
+
+    @classmethod
+    def of(cls, owner: Owner) -> LockHolder:
+        """Make it of the owner as a store shows it."""
+        return cls(
+            task_id(owner.id),
+            owner.age / SECOND,
+            owner.remaining / SECOND,
+            owner.phase in NOT_BEGUN,
+            owner.phase,
+            owner.fence,
+        )
+
+    @property
+    def is_dead(self) -> bool:
+        """Whether its lease has expired while it ran, so that a worker is going to recover its run."""
+        return self.phase == "running" and self.remaining <= 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,7 +70,13 @@ class WaitingTask:
 
     * `is_offered`: its turn has come, and its message is on the way to a worker.
     * `not_before`: the seconds until it is published, if it waits for newer calls.
-    * `ends_in`: the seconds until it gives up or its message expires. None: never.
+    * `ends_in`: the seconds until it gives up, if it `gives_up`, or its message expires. None: never.
+    * `place`: its place in line, from 1. 0: it `is_aside`, since no worker accepted its offers, or since its
+      wait is `over`: by its deadline (""), or for the newer task with this id.
+    * `offers`: the number of its offers. `deaths`: the number of its runs that were recovered.
+    * `task`, `args`: the name and the arguments of the call in its stored message, as logs show them.
+      `celery_exclusive.locks` reads them, `lock_state()` does not. None: the store has no message, or its
+      arguments may not be shown.
     """
 
     task_id: str
@@ -49,16 +84,49 @@ class WaitingTask:
     is_offered: bool = False
     not_before: float | None = None
     ends_in: float | None = None
+    place: int = 0
+    is_aside: bool = False
+    offers: int = 0
+    deaths: int = 0
+    gives_up: bool = False
+    over: str | None = None
+    task: str | None = None
+    args: str | None = None
 
     @classmethod
-    def of(cls, waiting: Waiting) -> WaitingTask:
+    def of(cls, waiting: Waiting, place: int) -> WaitingTask:
         """Make it of the entry as a store shows it."""
         return cls(
             task_id(waiting.id),
             waiting.age / SECOND,
             waiting.is_offered,
-            *(None if time is None else time / SECOND for time in (waiting.not_before, waiting.ends_in)),
+            _seconds(waiting.not_before),
+            _seconds(waiting.ends_in),
+            0 if waiting.is_aside else place,
+            waiting.is_aside,
+            waiting.offers,
+            waiting.deaths,
+            waiting.gives_up,
+            waiting.over and task_id(waiting.over),
         )
+
+
+class _Lines:
+    """The lines of a state's keys, for `place_of`. A pickled state has none, since it may go elsewhere."""
+
+    __slots__ = ("keys", "store")
+
+    def __init__(self, store: Store | None = None, keys: Sequence[str] = ()) -> None:
+        self.store, self.keys = store, keys
+
+    def __reduce__(self) -> tuple[type[_Lines], tuple[()]]:
+        return _Lines, ()
+
+    def tasks(self) -> Iterator[WaitingTask]:
+        for key in self.keys:
+            assert self.store  # noqa: S101 - else there are no keys
+            for place, found in enumerate(whole_line(self.store, key), 1):
+                yield WaitingTask.of(found.waiting, place)
 
 
 @dataclass(frozen=True, slots=True, repr=False)
@@ -79,6 +147,23 @@ class LockState:
     is_unique_holder_queued: bool = False
     other_holders: int = 0
     line: tuple[WaitingTask, ...] = ()
+    _lines: _Lines = field(default_factory=_Lines, compare=False)
+
+    def place_of(self, task_id: str) -> int | None:
+        """Return the place of a task in line, from 1; 0: it is aside; None: it does not wait.
+
+        For a task behind the first ten this asks the store, once for each 250 tasks ahead of it. A state that
+        was pickled knows the first ten only.
+
+        Example:
+            result = import_feed.delay(url)
+            import_feed.lock_state(url).place_of(result.id)
+
+        Raises:
+            StoreUnavailable: the store does not answer.
+        """
+        tasks = self.line if self.waiting <= len(self.line) else chain(self.line, self._lines.tasks())
+        return next((task.place for task in tasks if task.task_id == task_id), None)
 
     @property
     def is_running(self) -> bool:
@@ -95,7 +180,7 @@ class LockState:
         return self.waiting > 0 or self.is_unique_holder_queued or is_retry_queued
 
     def __repr__(self) -> str:
-        key, *others = (field.name for field in fields(self))
+        key, *others = (each.name for each in fields(self) if each.compare)
         names = (key, "is_running", "is_queued", *others)
         return f"LockState({', '.join(f'{name}={getattr(self, name)!r}' for name in names)})"
 
@@ -159,7 +244,7 @@ class TaskMixin:
         """
         services: Services = self.app._celery_exclusive
         exclusive, unique = services.exclusive(self), services.unique(self)
-        keys = _keys(self, "lock_state", args, kwargs, headers)
+        keys = keys_of_call(self, "lock_state", args, kwargs, headers)
         seen = services.store.inspect_all(keys)
         for key, snapshot in zip(keys, seen, strict=True):
             if snapshot.problem:
@@ -177,7 +262,8 @@ class TaskMixin:
             unique_holder=unique_holders[0] if unique_holders else None,
             is_unique_holder_queued=phase in NOT_BEGUN,
             other_holders=lock.others,
-            line=tuple(map(WaitingTask.of, (*lock.line, *own.line))),
+            line=(*_in_line(lock.line), *_in_line(own.line)),
+            _lines=_Lines(services.store, keys),
         )
 
     def release_lock(
@@ -208,7 +294,7 @@ class TaskMixin:
             StoreUnavailable: the store does not answer; trying again is safe.
         """
         services: Services = self.app._celery_exclusive
-        keys = _keys(self, "release_lock", args, kwargs, headers)
+        keys = keys_of_call(self, "release_lock", args, kwargs, headers)
         return tuple(
             holder for key in keys for holder in _holders(release(services, key, force=force).former)
         )
@@ -234,10 +320,10 @@ def explain_absence(cls: type) -> None:
             setattr(cls, name, _Absent(name))
 
 
-def _keys(
+def keys_of_call(
     task: Any, verb: str, args: tuple[Any, ...], kwargs: dict[str, Any], headers: Mapping[str, Any] | None
 ) -> list[str]:
-    """Return the key of the task's lock, if any, and then its unique key."""
+    """Return the key of the task's lock, if any, and then its unique key. Errors name the caller's `verb`."""
     services: Services = task.app._celery_exclusive
     options = [option for option in (services.exclusive(task), services.unique(task)) if option]
     if not options:
@@ -264,9 +350,12 @@ def _keys(
 
 
 def _holders(owners: Iterable[Owner]) -> tuple[LockHolder, ...]:
-    return tuple(
-        LockHolder(
-            *(task_id(owner.id), owner.age / SECOND, owner.remaining / SECOND, owner.phase in NOT_BEGUN)
-        )
-        for owner in owners
-    )
+    return tuple(map(LockHolder.of, owners))
+
+
+def _in_line(line: Iterable[Waiting]) -> Iterator[WaitingTask]:
+    return (WaitingTask.of(waiting, place) for place, waiting in enumerate(line, 1))
+
+
+def _seconds(time: int | None) -> float | None:
+    return None if time is None else time / SECOND

@@ -59,12 +59,17 @@ def test_a_running_holder_loses_its_lock_only_by_force_and_the_next_in_line_star
         "state": "running",
         "waiting": 1,
         "aside": 0,
+        "args": "key='k'",
+        "oldest_wait": in_line["age"],
+        "limit": 1,
     }
     assert holder.pop("id") == first.id
     assert holder.pop("fence") == lab.journal.events("start", tag="first")[0]["fence"]
     assert 0 < holder.pop("lease_left") <= 60
     assert state.holders[0].age <= holder.pop("age")
-    assert not holder
+    assert [one["nodename"] for one in holder.pop("workers")] == [worker.name]
+    assert 0 <= holder.pop("renewed") <= 60
+    assert holder == {"phase": "running"}
     assert [lock["key"] for lock in listed(lab, "tests.worker.shop.w")] == [state.key]
     assert listed(lab, "tests.worker.shop.skip") == []
 
@@ -147,7 +152,7 @@ def test_a_store_that_does_not_answer_is_said_in_one_line_without_its_password(m
     lab = make_lab()
     for words in (("ls",), ("release", "k")):
         done = locks(lab, *words, exclusive_store="redis://:secret@127.0.0.1:1/0")
-        assert done.returncode == 1
+        assert done.returncode == 3
         assert done.stdout == ""
         where, error = done.stderr.splitlines()
         assert "redis://:**@127.0.0.1:1/0" in where

@@ -50,7 +50,7 @@ def test_printing_needs_no_database(make_desk: Callable[..., Desk]) -> None:
     desk = make_desk(exclusive_store="postgresql://127.0.0.1:1/nowhere")
     assert desk.run("create-tables", "--print").stdout.startswith("CREATE TABLE IF NOT EXISTS exclusive2_")
     refused = desk.run("create-tables")
-    assert refused.exit_code == 1
+    assert refused.exit_code == 3
     assert "check that it runs and that its URL is right" in refused.stderr
 
 

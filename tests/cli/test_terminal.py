@@ -13,13 +13,12 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from celery_exclusive import Exclusive, Unique, WaitingTask
-from celery_exclusive.cli.listing import duration
 from celery_exclusive.cli.locks import locks
 from celery_exclusive.core.claim import Claim
 from celery_exclusive.core.key_state import OFFERS_IN_LINE
 from celery_exclusive.core.operations import Enqueue, ForceRelease, Release
 from celery_exclusive.core.records import SECOND
-from celery_exclusive.display import escaped, unescaped
+from celery_exclusive.display import duration, escaped, unescaped
 from celery_exclusive.errors import LockHeld
 from celery_exclusive.messages.header import HEADER, Header
 from celery_exclusive.messages.stored import StoredMessage
@@ -49,10 +48,10 @@ def test_ls_has_a_row_for_each_holder_and_one_for_a_line_without(desk: Desk):
     assert f"locks in {desk.store.url} (exclusive_store), exclusive_prefix cx" in shown.stderr
     assert "the memory of one process" in shown.stderr
     assert shown.stdout.splitlines() == [
-        "KEY          TASK       HOLDER  STATE    AGE    LEASE LEFT  WAITING  FENCE",
-        "x:desk.load  desk.load  a       running  3m04s  6m56s       0        1800000000000000",
-        "x:desk.load  desk.load  b       running  3m02s  6m58s       0        1800000002000000",
-        "x:日本       -          -       waiting  -      -           1        -",
+        "KEY          ARGS  STATE    HOLDER  WORKER  HELD   WAITING  OLDEST  LIMIT",
+        "x:desk.load  -     running  a       -       3m04s  0        -       2",
+        "x:desk.load  -     running  b       -       3m02s  0        -       2",
+        "x:日本       -     waiting  -       -       -      1        3m01s   1",
     ]
     assert desk.run("ls", "desk.").stdout.count("\n") == 3
     assert desk.run("ls", "nothing").stdout == ""
@@ -74,11 +73,12 @@ def test_a_task_aside_is_distinguished_in_ls(desk: Desk):
     for _ in range(OFFERS_IN_LINE):
         desk.pass_time(700)
         desk.store.reap()
-    assert desk.run("ls").stdout.splitlines()[1].endswith("  2 (1 aside)  -")
+    assert desk.run("ls").stdout.splitlines()[1].endswith("  2 (1 aside)  1h33m   1")
     (lock,) = map(json.loads, desk.run("ls", "--json").stdout.splitlines())
     (in_line,) = lock.pop("line")
     assert (in_line["id"], in_line["offered"]) == ("c", True)
-    assert lock == {"key": "x:k", "task": None, "state": "waiting", "holders": [], "waiting": 2, "aside": 1}
+    old = {"key": "x:k", "task": None, "state": "waiting", "holders": [], "waiting": 2, "aside": 1}
+    assert lock == {**old, "args": None, "oldest_wait": 5600.0, "limit": 1}
 
 
 @pytest.mark.promise(
@@ -97,20 +97,24 @@ def test_show_names_the_first_tasks_in_line_and_their_times(desk: Desk):
     for number in range(10):
         desk.acquire(key, f"{number}/p", message=b"")
     desk.pass_time(10.5)
-    assert desk.run("show", "desk.load").stdout.splitlines()[:4] == [
+    lines = desk.run("show", "desk.load", "--limit", "10").stdout.splitlines()
+    assert lines[:5] == [
         f"lock {key}",
+        "  running; limit 1; 12 in line, 0 aside",
         "  running: a, for 15s; its lease expires in 9m44s without renewal",
-        "  1 in line: b, for 10s; gives up or expires in 49s",
+        "  1 in line: b, for 10s; gives up in 49s",
         "  2 in line: c, for 10s; waits for newer calls, not before 1m19s from now",
     ]
-    assert desk.run("show", "desk.load").stdout.splitlines()[-1] == "  and 2 more in line"
+    assert lines[-1] == "  and 2 more wait"
+    assert len(desk.run("show", "desk.load").stdout.splitlines()) == 3 + 12
     (lock,) = map(json.loads, desk.run("ls", "--json").stdout.splitlines())
-    assert lock["line"][:2] == [
-        {"id": "b", "age": 10.5, "offered": False, "not_before": None, "ends_in": 49.5},
-        {"id": "c", "age": 10.5, "offered": False, "not_before": 79.5, "ends_in": None},
+    names = ("id", "age", "offered", "not_before", "ends_in", "gives_up", "place")
+    assert [[one[name] for name in names] for one in lock["line"][:2]] == [
+        ["b", 10.5, False, None, 49.5, True, 1],
+        ["c", 10.5, False, 79.5, None, False, 2],
     ]
     state = load.lock_state()
-    assert state.line[0] == WaitingTask("b", 10.5, ends_in=49.5)
+    assert state.line[0] == WaitingTask("b", 10.5, ends_in=49.5, place=1, gives_up=True)
     assert [task.not_before for task in state.line] == [None, 79.5, *[None] * 8]
 
 
@@ -165,8 +169,8 @@ def test_a_text_that_is_called_like_a_task_is_a_lock_of_its_own_and_release_asks
 
     desk.acquire(load.lock_state().key, "task/p")
     desk.acquire(absolute_key("desk.load"), "text/p")
-    rows = [line.split()[:3] for line in desk.run("ls", "desk.load").stdout.splitlines()[1:]]
-    assert rows == [["x:desk.load", "desk.load", "task"], ["x=desk.load", "-", "text"]]
+    rows = [line.split()[:4:3] for line in desk.run("ls", "desk.load").stdout.splitlines()[1:]]
+    assert rows == [["x:desk.load", "task"], ["x=desk.load", "text"]]
     refused = desk.run("release", "--force", "desk.load")
     assert (refused.exit_code, refused.stdout) == (1, "")
     assert "'desk.load' may mean x:desk.load or x=desk.load: name one of them" in refused.stderr
@@ -222,7 +226,7 @@ def test_an_escaped_key_is_printable_and_can_be_read_back(text: str):
     [(0.9, "0s"), (59.9, "59s"), (60, "1m00s"), (184, "3m04s"), (7500, "2h05m"), (273_600, "3d04h")],
 )
 def test_durations_are_short_and_rounded_down(seconds: float, shown: str):
-    assert duration(round(seconds * SECOND)) == shown
+    assert duration(seconds) == shown
 
 
 @pytest.mark.promise(
@@ -353,11 +357,8 @@ def test_releasing_a_unique_key_needs_force_only_while_its_task_runs(desk: Desk)
     start = Claim(runs.key, f"{runs.id}/p", "token", 0)
     desk.store.apply(runs.key, ForceRelease(desk.store.inspect(runs.key).holders[0].id))
     desk.store.apply(runs.key, start.acquire_alone(30 * SECOND, "running"))
-    rows = {row.split()[0]: row.split()[1:4] for row in desk.run("ls", "desk.send").stdout.splitlines()[1:]}
-    assert rows == {
-        queued.key: ["desk.send", queued.id, "queued"],
-        runs.key: ["desk.send", runs.id, "running"],
-    }
+    rows = {row.split()[0]: row.split()[2:4] for row in desk.run("ls", "desk.send").stdout.splitlines()[1:]}
+    assert rows == {queued.key: ["queued", queued.id], runs.key: ["running", runs.id]}
     unnamed = desk.run("release", "desk.send")
     assert "'desk.send' has 2 keys; name one, as `locks ls desk.send` lists them" in unnamed.stderr
     refused = desk.run("release", runs.key)

@@ -8,7 +8,6 @@ import warnings
 from socket import gethostname
 from typing import Any, NoReturn
 
-from celery import current_app
 from typing_extensions import Never
 
 from celery_exclusive import notices
@@ -21,8 +20,7 @@ from celery_exclusive.local.acquisition import Acquisition, new_claim
 from celery_exclusive.local.holdings import Holdings
 from celery_exclusive.options.amounts import A_COUNT, MIN_TTL, is_count, is_duration, seconds_from
 from celery_exclusive.options.key_text import absolute_key
-from celery_exclusive.options.option import apps_with_locks
-from celery_exclusive.services import Services
+from celery_exclusive.services import services_of
 from celery_exclusive.system.off_loop import is_in_loop, off_loop
 
 _ELSEWHERE = {
@@ -255,7 +253,7 @@ class lock:  # noqa: N801 - it is read like a verb, as in contextlib
     def _new_acquisition(self) -> Acquisition:
         owner_name = f"lock:{gethostname()}:{os.getpid()}"
         claim = new_claim(owner_name, self.key, round(self.ttl * SECOND), self.limit)
-        return Acquisition(_installation(self.app), claim, owner_name)
+        return Acquisition(services_of(self.app, "lock()"), claim, owner_name)
 
     def _granted(self, acquisition: Acquisition) -> Lease:
         if acquisition.lease:
@@ -273,7 +271,7 @@ class lock:  # noqa: N801 - it is read like a verb, as in contextlib
         raise ExclusiveError(f"{self}.{method}(): this object does not hold the lock in this process")
 
     def _locked(self) -> bool:
-        seen = _installation(self.app).store.inspect(self.key)
+        seen = services_of(self.app, "lock()").store.inspect(self.key)
         return len(seen.holders) + seen.others >= self.limit
 
     def _end(self, acquisition: Acquisition) -> None:
@@ -297,21 +295,3 @@ class lock:  # noqa: N801 - it is read like a verb, as in contextlib
 
     def _refuse(self, problem: str) -> NoReturn:
         raise OptionError(f"{self}: {problem}")
-
-
-def _installation(app: Any) -> Services:
-    """Return the services of this app, or else of the only app that has locks, or of the current app."""
-    installed = list(apps_with_locks)
-    found = app or (installed[0] if len(installed) == 1 else current_app)
-    services: Services | None = getattr(found, "_celery_exclusive", None)
-    if services:
-        return services
-    if installed and not app:
-        names = ", ".join(sorted(map(repr, installed)))
-        raise OptionError(
-            f"lock(): the current app has no locks: choose one of the apps that have, with app= ({names})"
-        )
-    raise OptionError(
-        f"lock(): the app {found!r} has no locks: call celery_exclusive.install(app) right after you make "
-        "it, and import its module before you use a lock"
-    )

@@ -16,20 +16,23 @@ _short.maxlevel = 2
 
 def preview(
     run: Callable[..., object],
-    option: Option,
+    option: Option | None,
     args: Sequence[object] | None,
     kwargs: Mapping[str, object] | None,
     limit: int = 80,
 ) -> str:
-    """Return a short text of the arguments for logs, "feed_url='https://…'", or "". Never raises."""
+    """Return a short text of the arguments for logs, "feed_url='https://…'", or "". Never raises.
+
+    It has the arguments that make the key of the option; without one, all of them.
+    """
     try:
         bound = bind(run, args, kwargs)
-        names = named(option)
+        names = named(option) if option else None
         shown = bound.arguments if names is None else dict.fromkeys(names)
         text = ", ".join(f"{name}={_shown(argument(bound, name))}" for name in shown)
     except Exception:  # noqa: BLE001 - a log line is not worth a task
         return ""
-    return _cut(text, limit)
+    return shortened(text, limit)
 
 
 def given_preview(request: Mapping[str, object], limit: int = 80) -> str:
@@ -39,10 +42,11 @@ def given_preview(request: Mapping[str, object], limit: int = 80) -> str:
     """
     texts = [str(request.get(name) or "") for name in ("argsrepr", "kwargsrepr")]
     is_retry = bool(request.get("retries"))
-    return "" if is_retry else _cut(" ".join(text for text in texts if len(text) > len("()")), limit)
+    return "" if is_retry else shortened(" ".join(text for text in texts if len(text) > len("()")), limit)
 
 
-def _cut(text: str, limit: int) -> str:
+def shortened(text: str, limit: int = 80) -> str:
+    """Return the text with at most `limit` characters."""
     return text if len(text) <= limit else text[: max(limit - 1, 0)] + "…"
 
 

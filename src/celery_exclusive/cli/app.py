@@ -1,0 +1,41 @@
+"""The app of a command, with its services."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import click
+from celery.bin.base import CLIContext
+
+from celery_exclusive.display import printable
+from celery_exclusive.errors import ExclusiveError
+from celery_exclusive.services import ATTRIBUTE, Services
+
+
+def app_services(obj: CLIContext, *, is_used: bool = True) -> Services:
+    """Return the services of the app, with all its tasks imported; print which store it uses."""
+    app: Any = obj.app
+    try:
+        app.loader.import_default_modules()
+    except ExclusiveError:
+        raise
+    except Exception as error:  # noqa: BLE001 - when things are broken, an operator needs this most
+        why = printable(f"{type(error).__name__}: {error}")
+        click.echo(f"Warning: not all tasks could be imported: {why}", err=True)
+    app.finalize()
+    services: Services | None = getattr(app, ATTRIBUTE, None)
+    if services is None:
+        raise click.ClickException(
+            f"app {app.main!r} has no locks: use the app that celery_exclusive.install(app) was called for, "
+            "as in `celery -A proj locks ls`"
+        )
+    store = services.store
+    url = printable(store.url)
+    if not obj.quiet:  # type: ignore[attr-defined] # the stubs do not know it
+        prefix = services.settings.exclusive_prefix
+        click.echo(f"locks in {url} ({services.origin}), exclusive_prefix {prefix}", err=True)
+    if is_used:
+        store.epoch()  # a node of a Redis Cluster would list no keys, and not say why
+    if store.capabilities.one_process:
+        click.echo(f"Warning: {url} is the memory of one process, and this is another process", err=True)
+    return services

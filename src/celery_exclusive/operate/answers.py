@@ -1,0 +1,218 @@
+"""Answers to `why`: a reason of the closed list, a sentence with its numbers, and the next step."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from shlex import quote
+from typing import TYPE_CHECKING, Final
+
+from celery_exclusive.display import duration, escaped, printable
+
+if TYPE_CHECKING:
+    from celery_exclusive.operate.results import TaskResult
+    from celery_exclusive.operate.states import KeyState
+    from celery_exclusive.reasons import Reason
+    from celery_exclusive.task import LockHolder, WaitingTask
+
+_IS_THERE_A_WORKER: Final = "celery -A proj inspect active_queues"
+
+_REASONS: Final[dict[str, Reason]] = {"queued": "queued", "period": "duplicate"}
+"""The reasons of states of a held key, if they are not "held"."""
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """The answer to why a task does not run, or why a key does not go on.
+
+    * `reason`: one of `celery_exclusive.reasons.REASONS`. None: nothing keeps a call of the key from running.
+    * `sentence`: the answer for people, without control characters.
+    * `next_step`: a command for a shell; "" if there is nothing to do.
+    * `is_trouble`: whether a person should act.
+    * `task_id`: the task that was asked for, if it was. `key`: the state of the key.
+    * `waiting`: the task's place, if it waits. `holder`: its lease, if it holds the key. `result`: its
+      result, if it has ended.
+    """
+
+    reason: Reason | None
+    sentence: str
+    next_step: str = ""
+    is_trouble: bool = False
+    task_id: str | None = None
+    key: KeyState | None = None
+    waiting: WaitingTask | None = None
+    holder: LockHolder | None = None
+    result: TaskResult | None = None
+
+
+def of_waiting(key: KeyState, task: WaitingTask) -> Answer:
+    """Answer for a task that waits for a key."""
+    show, lasts = command("locks", "show", key.key), f"for {duration(task.age)}"
+    reason: Reason
+    if task.over is not None:
+        reason = "replaced" if task.over else "given_up"
+        cause = (
+            f"the newer task {printable(task.over)} has taken its place" if task.over else "it has given up"
+        )
+        text = f"ENDS without a run: {cause} in the line of {named(key)}, {lasts}; a worker ends it soon"
+        show = _IS_THERE_A_WORKER
+    elif task.is_aside:
+        reason = "aside"
+        text = (
+            f"ASIDE in the line of {named(key)}, {lasts}: no worker accepted its {task.offers} offers. Is "
+            "there one for its queue that knows its task?"
+        )
+        show = _IS_THERE_A_WORKER
+    elif task.is_offered:
+        reason = "offered"
+        text = (
+            f"OFFERED: {named(key)} is offered to it, and its message is on the way to a worker"
+            f"{_of_queue(key)}; it has waited {lasts}, and this is offer {task.offers}"
+        )
+        show = _IS_THERE_A_WORKER
+    elif task.not_before is not None:
+        reason = "not_before"
+        text = (
+            f"NOT BEFORE {duration(task.not_before)} from now: it waits for newer calls of {named(key)}, "
+            f"{lasts}"
+        )
+    else:
+        reason = "in_line"
+        text = f"WAITING: place {task.place:,} of {key.waiting:,} for {named(key)}, {lasts}; {_held(key)}"
+    if task.ends_in is not None and task.over is None:
+        text += f"; it {'gives up' if task.gives_up else 'expires'} in {duration(task.ends_in)}"
+    if task.deaths:
+        text += f"; workers that ran it have died: {task.deaths}"
+    return Answer(reason, text, show, reason == "aside" or _is_stuck(key), task.task_id, key, waiting=task)
+
+
+def of_holder(key: KeyState, holder: LockHolder) -> Answer:
+    """Answer for a task that holds a key."""
+    look = command("inspect", "query_task", holder.task_id)
+    lasts, others = f"for {duration(holder.age)}", _others_wait(key)
+    reason: Reason = "running"
+    if holder.is_queued:
+        reason = "queued"
+        text = (
+            f"QUEUED: {named(key)} is held for its message{_of_queue(key)}, {lasts}, and no worker has begun "
+            f"it; without a run the key is free in {duration(holder.remaining)}{others}"
+        )
+    elif holder.phase == "period":
+        reason = "duplicate"
+        text = f"PERIOD: {named(key)} is held by the clock for another {duration(holder.remaining)}"
+    elif holder.is_dead:
+        text = (
+            f"RUNNING, but its lease has expired: {worker_text(holder) or 'its worker'} has died or is cut "
+            f"off. A worker that lives publishes it again; it holds {named(key)}, {lasts}{others}"
+        )
+        look = command("inspect", "ping")
+    else:
+        text = f"RUNNING{_on_worker(holder)}, {lasts}: it holds {named(key)}{renewed_text(holder)}{others}"
+    return Answer(reason, text, look, holder.is_dead, holder.task_id, key, holder=holder)
+
+
+def of_key(key: KeyState) -> Answer:
+    """Answer for a key: what it is held by or waits for."""
+    show = command("locks", "show", key.key)
+    if not (key.holders or key.all_waiting):
+        return Answer(
+            None, f"FREE: no task holds or waits for {named(key)}: a call of it can run now", key=key
+        )
+    if key.holders:
+        reason = _REASONS.get(key.state, "held")
+        word = "QUEUED" if reason == "queued" else "HELD"
+        return Answer(
+            reason, f"{word}: {named(key)} is {_held(key)}{_others_wait(key)}", show, _is_stuck(key), key=key
+        )
+    if not key.line:
+        text = f"ASIDE: {key.aside:,} tasks wait for {named(key)}, and no worker accepts them"
+        return Answer("aside", text, _IS_THERE_A_WORKER, is_trouble=True, key=key)
+    first = of_waiting(key, key.line[0])
+    text = (
+        f"no task holds {named(key)}{_others_wait(key)}. The first in line, {printable(first.task_id or '')}"
+    )
+    return Answer(first.reason, f"{text}: {first.sentence}", first.next_step, first.is_trouble, key=key)
+
+
+def of_result(task_id: str, result: TaskResult) -> Answer:
+    """Answer for a task that has ended."""
+    at = f" at {result.at}" if result.at else ""
+    if result.key:
+        word = "FAILED" if result.error else "SKIPPED"
+        verb = f"{escaped(result.key)} was held by {printable(result.holder_id) or 'another task'}"
+        text = f"{word}{at}: {printable(result.error) or verb}"
+        return Answer(
+            result.reason, text, command("locks", "why", result.key), task_id=task_id, result=result
+        )
+    words = {"revoked": "REVOKED", "expired": "EXPIRED"}
+    failed = f", with {printable(result.error)}" if result.error else ""
+    text = f"{words.get(result.reason, 'FINISHED')}{at}: its state is {result.state}{failed}"
+    return Answer(result.reason, text, command("result", task_id), task_id=task_id, result=result)
+
+
+def command(*words: str) -> str:
+    """Return a command of Celery for a shell, with its last word quoted."""
+    *verbs, last = words
+    end = ["--"] if last.startswith("-") else []
+    return " ".join(["celery -A proj", *verbs, *end, quote(escaped(last))])
+
+
+def named(key: KeyState) -> str:
+    """Return the key, with the arguments that make it."""
+    return f"{escaped(key.key)} ({printable(key.args)})" if key.args else escaped(key.key)
+
+
+def holder_text(holder: LockHolder) -> str:
+    """Return a holder, its worker and its times, as a text."""
+    if holder.is_dead:
+        return (
+            f"{printable(holder.task_id)}{_on_worker(holder)} for {duration(holder.age)}, whose lease has "
+            "expired: its worker has died or is cut off"
+        )
+    if holder.phase == "period":
+        return f"{printable(holder.task_id)} by the clock for another {duration(holder.remaining)}"
+    if holder.is_queued:
+        return (
+            f"{printable(holder.task_id)}, whose message no worker has begun, for {duration(holder.age)}; "
+            f"without a run it is free in {duration(holder.remaining)}"
+        )
+    return f"{printable(holder.task_id)}{_on_worker(holder)} for {duration(holder.age)}{renewed_text(holder)}"
+
+
+def _held(key: KeyState) -> str:
+    if not key.holders:
+        return "no task holds it"
+    others = len(key.holders) - 1 + key.other_holders
+    more = f", and by {others:,} more (limit {key.limit:,})" if others else ""
+    return f"held by {holder_text(key.holders[0])}{more}"
+
+
+def _others_wait(key: KeyState) -> str:
+    if not key.all_waiting:
+        return ""
+    aside = f" ({key.aside:,} of them aside)" if key.aside else ""
+    oldest = f", the first of them for {duration(key.oldest_wait)}" if key.oldest_wait is not None else ""
+    return f"; {key.all_waiting:,} wait{aside}{oldest}"
+
+
+def worker_text(holder: LockHolder) -> str:
+    """Return the name of a holder's worker; "" if the store knows none."""
+    return " or ".join(f"{printable(it.nodename)} pid {it.pid}" for it in holder.workers)
+
+
+def _on_worker(holder: LockHolder) -> str:
+    return f" on {worker_text(holder)}" if holder.workers else ""
+
+
+def renewed_text(holder: LockHolder) -> str:
+    """Return the time of a holder's last renewal, or else the time that its lease has left."""
+    if holder.renewed is not None:
+        return f", renewed {duration(holder.renewed)} ago"
+    return f", its lease lasts {duration(holder.remaining)} without a renewal"
+
+
+def _of_queue(key: KeyState) -> str:
+    return f" of queue {printable(key.queue)}" if key.queue else ""
+
+
+def _is_stuck(key: KeyState) -> bool:
+    return any(holder.is_dead for holder in key.holders)

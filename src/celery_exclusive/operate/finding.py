@@ -1,0 +1,83 @@
+"""Finds the key that an operator means: by its spelling, by its task, or by the id of a task."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from shlex import quote
+from typing import TYPE_CHECKING
+
+from celery_exclusive.core.claim import task_id
+from celery_exclusive.display import escaped, printable, unescaped
+from celery_exclusive.errors import OptionError, did_you_mean
+from celery_exclusive.options.key_text import possible_keys
+from celery_exclusive.stores.base import states
+
+if TYPE_CHECKING:
+    from celery_exclusive.stores.base import Store
+
+
+def keys_that_begin(store: Store, prefix: str) -> list[str]:
+    """Return the keys with this beginning, or just this key if the store cannot list its keys."""
+    shown, written = possible_keys(prefix), possible_keys(unescaped(prefix))
+    if store.capabilities.listing or not prefix:
+        return [key for key in store.scan() if escaped(key).startswith(shown) or key.startswith(written)]
+    return [key for key, snapshot in states(store, written) if snapshot.is_busy]
+
+
+def find_key(store: Store, text: str) -> str:
+    """Return the busy key that `locks ls` shows as this word, or else the key of a task or string.
+
+    Raises:
+        OptionError: no key that is held or waited for is meant, or more than one. The error names the next
+            step.
+    """
+    if key := busy_key(store, text) or key_of_name(store, text):
+        return key
+    keys = map(escaped, store.scan() if store.capabilities.listing else ())
+    names = (name for key in keys for name in (key, key[2:], key[2:].rpartition(":")[0]))
+    hint = did_you_mean(text, (other for other in names if other not in ("", text)))
+    raise OptionError(
+        f"no task holds or waits for {text!r} in {printable(store.url)}{hint}"
+        + " `locks ls` lists all keys" * store.capabilities.listing
+    )
+
+
+def busy_key(store: Store, text: str) -> str | None:
+    """Return the busy key that is spelled so. Raises OptionError if there are several."""
+    shown_so = unescaped(text)
+    meant = list(dict.fromkeys((*possible_keys(shown_so), *possible_keys(text))))
+    busy = [key for key, seen in zip(meant, store.inspect_all(meant), strict=True) if seen.is_busy]
+    if len(busy) > 1 and shown_so not in busy:
+        raise OptionError(f"{text!r} may mean {' or '.join(map(escaped, busy))}: name one of them")
+    return busy[0] if busy else None
+
+
+def key_of_name(store: Store, name: str) -> str | None:
+    """Return the busy key of a task whose keys have arguments. Raises OptionError if there are several."""
+    if not store.capabilities.listing:
+        return None
+    keys = [key for key in store.scan() if escaped(key)[2:].startswith(f"{name}:")]
+    if len(keys) > 1:
+        raise OptionError(
+            f"{name!r} has {len(keys)} keys; name one, as `locks ls {quote(escaped(name))}` lists them"
+        )
+    return keys[0] if keys else None
+
+
+def keys_of_id(store: Store, wanted: str) -> list[str]:
+    """Return the keys that the task with this id holds or waits for.
+
+    A hundred keys take one request. The places behind the first ten in line are read only if there are any.
+    Of a key with more than ten holders the store names ten.
+    """
+    found, has_more = list[str](), False
+    for key, snapshot in states(store, list(store.scan())):
+        ids = [holder.id for holder in snapshot.holders] + [waiting.id for waiting in snapshot.line]
+        if wanted in map(task_id, ids):
+            found.append(key)
+        has_more |= snapshot.all_waiting > len(snapshot.line)
+    return list(dict.fromkeys([*found, *_waits_for(store, wanted)])) if has_more else found
+
+
+def _waits_for(store: Store, wanted: str) -> Iterator[str]:
+    return (key for key, id in store.places() if task_id(id) == wanted)

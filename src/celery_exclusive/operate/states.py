@@ -1,0 +1,164 @@
+"""The states of keys: which tasks hold each, on which workers, and which tasks wait."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
+
+from celery_exclusive.core.claim import worker_number
+from celery_exclusive.core.operations import Owner
+from celery_exclusive.core.records import SECOND
+from celery_exclusive.operate.calls import UNKNOWN, StoredCall, read_call
+from celery_exclusive.options.key_text import own_key, without_hash
+from celery_exclusive.stores import base
+from celery_exclusive.stores.base import KEYS_AT_ONCE, Snapshot, whole_line
+from celery_exclusive.stores.workers import WorkerRecord
+from celery_exclusive.task import LockHolder, WaitingTask
+
+if TYPE_CHECKING:
+    from celery_exclusive.services import Services
+
+
+@dataclass(frozen=True, slots=True)
+class KeyState:
+    """The state of a key, as an operator sees it. Times are seconds.
+
+    * `task`: the task of the key. None: tasks share it, or this app does not know the task.
+    * `args`: the arguments that make the key, as logs show them, of a message that the store has. None: it
+      has none, or they may not be shown. "": one key for all calls of the task.
+    * `state`: "running", "queued", "period", "waiting", "aside", "damaged" or "free".
+    * `holders`: at most ten, the others are counted in `other_holders`. `limit`: the most holders at once.
+    * `waiting`: the number of tasks in line. `aside`: of tasks out of the line. `line`: the first ten of it.
+    * `queue`: the routing key of that message.
+    * `problem`: the damage of its data. All else is empty then.
+    """
+
+    key: str
+    task: str | None = None
+    args: str | None = None
+    state: str = "free"
+    holders: tuple[LockHolder, ...] = ()
+    other_holders: int = 0
+    waiting: int = 0
+    aside: int = 0
+    limit: int = 1
+    line: tuple[WaitingTask, ...] = ()
+    queue: str = ""
+    problem: str = ""
+
+    @property
+    def held(self) -> float | None:
+        """The seconds since the first of the holders began; None without a holder."""
+        return max((holder.age for holder in self.holders), default=None)
+
+    @property
+    def oldest_wait(self) -> float | None:
+        """The longest wait of the first ten in line; None if no task is in line."""
+        return max((task.age for task in self.line), default=None)
+
+    @property
+    def all_waiting(self) -> int:
+        """The number of waiting tasks, those aside included."""
+        return self.waiting + self.aside
+
+
+def key_states(services: Services, keys: Collection[str]) -> Iterator[KeyState]:
+    """Yield the states of these keys, in order, also of those that are free by now.
+
+    A hundred keys take two requests, and are all that is in memory.
+
+    Raises:
+        StoreUnavailable: the store does not answer.
+    """
+    view, ordered = _View(services), sorted(keys)
+    for first in range(0, len(ordered), KEYS_AT_ONCE):
+        seen = list(base.states(services.store, ordered[first : first + KEYS_AT_ONCE]))
+        asked = [(key, id) for key, snapshot in seen for id in _first_ids(snapshot)]
+        kept = services.store.messages_of(asked) if asked else []
+        calls = {task: read_call(services, *task, found) for task, found in zip(asked, kept, strict=True)}
+        for key, snapshot in seen:
+            yield view.state(key, snapshot, calls)
+
+
+def key_state(services: Services, key: str) -> KeyState:
+    """Return the state of one key."""
+    return next(key_states(services, [key]))
+
+
+def whole_line_of(services: Services, key: str) -> Iterator[WaitingTask]:
+    """Yield all tasks that wait for a key, in line and then aside, with their calls and places.
+
+    One page of the line is in memory.
+
+    Raises:
+        StoreUnavailable: the store does not answer.
+        UnreadableKey: the data of the key are damaged.
+    """
+    for number, place in enumerate(whole_line(services.store, key), 1):
+        call = read_call(services, key, place.waiting.id, place.message)
+        yield replace(WaitingTask.of(place.waiting, number), task=call.task, args=call.args)
+
+
+def is_key_of(task: str, key: str) -> bool:
+    """Whether a key belongs to this task alone, with any arguments."""
+    return without_hash(key) == own_key(task, key[:1])
+
+
+class _View:
+    """The facts that all keys share: the tasks of the app by their keys, and the workers by their numbers."""
+
+    def __init__(self, services: Services) -> None:
+        self._services = services
+        self._names = {own_key(name): name for name in services.app.tasks}
+        self._workers: Mapping[int, Sequence[WorkerRecord]] | None = None
+
+    def state(self, key: str, snapshot: Snapshot, calls: Mapping[tuple[str, str], StoredCall]) -> KeyState:
+        task = self._names.get("x" + without_hash(key[1:]))
+        known = [call for id in _first_ids(snapshot) if (call := calls[key, id]) is not UNKNOWN]
+        call = known[0] if known else UNKNOWN
+        ttl = self._ttl(task, key)
+        return KeyState(
+            key,
+            task,
+            call.args_of_key,
+            snapshot.state,
+            tuple(self._holder(owner, ttl) for owner in snapshot.holders),
+            snapshot.others,
+            snapshot.waiting,
+            snapshot.aside,
+            snapshot.limit,
+            tuple(WaitingTask.of(one, place) for place, one in enumerate(snapshot.line, 1)),
+            call.queue,
+            snapshot.problem,
+        )
+
+    def _holder(self, owner: Owner, ttl: int | None) -> LockHolder:
+        since = None if ttl is None or owner.phase != "running" else ttl - owner.remaining
+        is_known = since is not None and since >= 0 and owner.remaining > 0
+        return replace(
+            LockHolder.of(owner),
+            workers=self._workers_of(owner),
+            renewed=since / SECOND if since is not None and is_known else None,
+        )
+
+    def _workers_of(self, owner: Owner) -> tuple[WorkerRecord, ...]:
+        number = worker_number(owner.token)
+        if not number:
+            return ()
+        if self._workers is None:
+            self._workers = self._services.store.workers()
+        return tuple(self._workers.get(number, ()))
+
+    def _ttl(self, name: str | None, key: str) -> int | None:
+        """Return the ttl of a task's leases, as this app declares it now."""
+        if name is None:
+            return None
+        services, task = self._services, self._services.app.tasks[name]
+        option = services.exclusive(task) if key[:1] == "x" else services.unique(task)
+        return services.ttl(option) if option else None
+
+
+def _first_ids(snapshot: Snapshot) -> list[str]:
+    """Return the ids of the first holder and of the first in line: the store may have their messages."""
+    return [first.id for part in (snapshot.holders, snapshot.line) for first in part[:1]]

@@ -1,0 +1,161 @@
+"""Answers why a task does not run, and why a key does not go on."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
+
+from celery_exclusive.core.claim import task_id
+from celery_exclusive.display import printable
+from celery_exclusive.errors import OptionError, StoreUnavailable, UnreadableKey, did_you_mean
+from celery_exclusive.operate import answers
+from celery_exclusive.operate.answers import Answer
+from celery_exclusive.operate.calls import read_call
+from celery_exclusive.operate.finding import busy_key, key_of_name, keys_of_id
+from celery_exclusive.operate.results import result_of
+from celery_exclusive.operate.states import KeyState, key_state, key_states
+from celery_exclusive.options.key_text import own_key
+from celery_exclusive.stores.base import whole_line
+from celery_exclusive.task import WaitingTask, keys_of_call
+
+if TYPE_CHECKING:
+    from celery_exclusive.options.option import Option
+    from celery_exclusive.services import Services
+
+
+def why(services: Services, subject: str) -> Answer:
+    """Answer why a task does not run, or a key does not go on.
+
+    Parameters:
+        subject: the id of a task, or a key as `locks release` takes it: as it is listed, the name of a task,
+            or the string of a `key=` or a `lock()`.
+
+    Raises:
+        OptionError: the subject may mean several keys.
+        UnreadableKey: the data of the key are damaged.
+
+    If the store does not answer, the reason is "store_down".
+    """
+    try:
+        return _answer(services, subject)
+    except StoreUnavailable as error:
+        return _store_down(error)
+
+
+def why_call(
+    services: Services,
+    name: str,
+    args: Sequence[Any] = (),
+    kwargs: Mapping[str, Any] | None = None,
+    headers: Mapping[str, Any] | None = None,
+) -> Answer:
+    """Answer what holds the keys of a call of this task, the lock before the unique key.
+
+    Raises:
+        OptionError: there is no such task, it has no options, or the arguments cannot be a key.
+        TypeError: the arguments do not fit.
+        UnreadableKey: the data of a key are damaged.
+    """
+    tasks = services.app.tasks
+    if name not in tasks:
+        raise OptionError(f"there is no task {name!r}{did_you_mean(name, tasks)}")
+    keys = keys_of_call(tasks[name], "why", tuple(args), dict(kwargs or {}), headers)
+    try:
+        seen = {state.key: state for state in key_states(services, keys)}
+    except StoreUnavailable as error:
+        return _store_down(error)
+    states = [_undamaged(services, seen[key]) for key in keys]
+    busy = [state for state in states if state.state != "free"]
+    return answers.of_key((busy or states)[0])
+
+
+def _answer(services: Services, subject: str) -> Answer:
+    store = services.store
+    if key := busy_key(store, subject):
+        return _of_key(services, key)
+    if option := _option(services, subject):
+        return _of_name(services, subject, option)
+    known = list(_of_task(services, subject))
+    real = [answer for answer in known if answer.reason != "duplicate"]
+    if real:
+        return min(real, key=_rank)
+    if result := result_of(services, subject):
+        return answers.of_result(subject, result)
+    if known:
+        return known[0]
+    key = key_of_name(store, subject)
+    return _of_key(services, key) if key else _not_known(services, subject)
+
+
+def _option(services: Services, name: str) -> Option | None:
+    """Return the option of this task that makes its key; None: this app has no such task with options."""
+    task = services.app.tasks.get(name)
+    return (services.exclusive(task) or services.unique(task)) if task else None
+
+
+def _of_name(services: Services, name: str, option: Option) -> Answer:
+    """Answer for a task with options whose name is no busy key."""
+    if key := key_of_name(services.store, name):
+        return _of_key(services, key)
+    if option.key is not None or not services.store.capabilities.listing:
+        raise OptionError(
+            f"the keys of task {name!r} do not follow from its name: give the arguments of a call"
+        )
+    return answers.of_key(KeyState(own_key(name, option.kind), name))
+
+
+def _of_key(services: Services, key: str) -> Answer:
+    return answers.of_key(_undamaged(services, key_state(services, key)))
+
+
+def _undamaged(services: Services, state: KeyState) -> KeyState:
+    if state.problem:
+        raise UnreadableKey(state.key, state.problem, services.store.url)
+    return state
+
+
+def _of_task(services: Services, id: str) -> Iterator[Answer]:
+    """Yield an answer for each key that a task holds or waits for."""
+    store = services.store
+    keys = keys_of_id(store, id) if store.capabilities.listing else []
+    for state in key_states(services, keys):
+        holder = next((holder for holder in state.holders if holder.task_id == id), None)
+        if holder:
+            yield answers.of_holder(state, holder)
+        elif waiting := _place(services, state.key, id):
+            yield answers.of_waiting(state, waiting)
+
+
+def _place(services: Services, key: str, id: str) -> WaitingTask | None:
+    for number, place in enumerate(whole_line(services.store, key), 1):
+        if task_id(place.waiting.id) == id:
+            call = read_call(services, key, place.waiting.id, place.message)
+            return replace(WaitingTask.of(place.waiting, number), task=call.task, args=call.args)
+    return None
+
+
+def _rank(answer: Answer) -> tuple[int, bool]:
+    """A task that waits for its lock holds its unique key meanwhile: what it waits for goes first."""
+    holder = answer.holder
+    order = 1 if holder is None else 2 if holder.is_queued or holder.is_dead else 0
+    return order, answer.key is not None and not answer.key.key.startswith("x")
+
+
+def _store_down(error: StoreUnavailable) -> Answer:
+    return Answer("store_down", f"STORE DOWN: {error}", is_trouble=True)
+
+
+def _not_known(services: Services, subject: str) -> Answer:
+    store, conf = services.store, services.app.conf
+    where = f"{printable(store.url)} (exclusive_prefix {printable(services.settings.exclusive_prefix)})"
+    result = "its result backend has no result of it" if conf.result_backend else "it has no result backend"
+    listing = "" if store.capabilities.listing else ", which cannot list its keys: name the key instead"
+    hint = did_you_mean(subject, services.app.tasks)
+    text = (
+        f"NOT KNOWN here: {printable(subject)} neither holds nor waits for a key in {where}{listing}, and "
+        f"{result}{hint if hint != '.' else ''}. Its message may be in a queue: with "
+        "order='arrived' the store learns of a call when a worker receives it. Or its task has no options, "
+        "other processes use another store or exclusive_prefix, or it has ended and its result has expired"
+    )
+    return Answer("not_ours", text, answers.command("inspect", "query_task", subject), is_trouble=True)

@@ -1,0 +1,43 @@
+"""The reasons why a task does not run: one closed list for log lines, outcomes, metrics and commands."""
+
+from __future__ import annotations
+
+from typing import Final, Literal
+
+Reason = Literal[
+    "held",
+    "in_line",
+    "offered",
+    "aside",
+    "not_before",
+    "store_down",
+    "duplicate",
+    "full",
+    "revoked",
+    "expired",
+    "given_up",
+    "replaced",
+    "finished",
+    "queued",
+    "running",
+    "not_ours",
+]
+REASONS: Final[dict[Reason, str]] = {
+    "held": "another owner holds the key",
+    "in_line": "the task waits in the line of the key",
+    "offered": "the key is offered to the task, and its message is on its way to a worker",
+    "aside": "no worker accepted the offers of the task: others pass it until it gets another offer",
+    "not_before": "the task waits for newer calls until its window closes",
+    "store_down": "the store does not answer",
+    "duplicate": "another task, which is queued or runs, holds the unique key",
+    "full": "as many tasks wait in the line as max_waiting allows",
+    "revoked": "the task was revoked",
+    "expired": "the message expired before its task began",
+    "given_up": "the task has waited for give_up_after, or too many workers died while they ran it",
+    "replaced": 'a newer task has taken the place of the task in the line (on_conflict="latest")',
+    "finished": "the task has finished",
+    "queued": "the message of the task is in its queue: no worker has begun it",
+    "running": "a worker runs the task",
+    "not_ours": "no lock of this app knows the task",
+}
+"""Each reason with its sentence."""

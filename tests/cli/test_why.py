@@ -1,0 +1,354 @@
+"""`celery -A proj locks why`: the sentence, the reason and the next step of each state."""
+
+from __future__ import annotations
+
+import json
+import shlex
+from collections.abc import Callable
+from typing import Any, get_args
+from uuid import uuid4
+
+import pytest
+from celery.exceptions import TaskRevokedError
+
+from celery_exclusive import Debounce, Exclusive, LockHeld, Unique
+from celery_exclusive.core.claim import worker_mark
+from celery_exclusive.core.key_state import OFFERS_IN_LINE
+from celery_exclusive.core.operations import Acquire, AcquireAlone, Enqueue, Release
+from celery_exclusive.core.records import SECOND
+from celery_exclusive.messages.header import HEADER, Header
+from celery_exclusive.messages.stored import StoredMessage
+from celery_exclusive.options.key_text import absolute_key
+from celery_exclusive.reasons import Reason
+from celery_exclusive.stores.workers import WorkerRecord
+from tests.cli.conftest import Desk
+
+TASK = "desk.load"
+WORKER = WorkerRecord(0x1A2B, "celery@web1", 4711, "web1", "0.1.0", 1_800_000_000)
+TOKEN = f"{worker_mark(WORKER.number)}0123456789ab"
+HOSTILE = ["\x1b[31m", "a\nb", "'$(x)'", "-rf", "\u202e", "a\\x41", "日本", "%s{0}", "<b>", "/"]
+
+
+def message(id: str, key: str, args: str = "('u',)", kwargs: str = "{}", **header: Any) -> bytes:
+    headers = {"id": id, "task": TASK, "argsrepr": args, "kwargsrepr": kwargs}
+    headers[HEADER] = Header("p", key, **header).write()  # type: ignore[assignment]
+    return StoredMessage(b"[[], {}, {}]", "application/json", "utf-8", headers, {}, "", "feeds").dump()
+
+
+@pytest.fixture
+def desk(make_desk: Callable[..., Desk]) -> Desk:
+    desk = make_desk(result_backend="cache+memory://", task_store_errors_even_if_ignored=True)
+    desk.store._store.clock = lambda: desk.now
+
+    @desk.app.task(name=TASK, shared=False, exclusive=Exclusive("url"))
+    def load(url: str, full: bool = False) -> None: ...
+
+    @desk.app.task(name="desk.once", shared=False, unique=Unique("url"))
+    def once(url: str) -> None: ...
+
+    desk.store.keep_namespace("broker", 60 * SECOND, WORKER)
+    return desk
+
+
+def key_of(desk: Desk, url: str = "u", task: str = TASK) -> str:
+    return str(desk.app.tasks[task].lock_state(url).key)
+
+
+def hold(desk: Desk, key: str, id: str = "a", ttl: int = 30, **options: Any) -> None:
+    desk.store.apply(key, Acquire(f"{id}/p", TOKEN, ttl * SECOND, **options))
+
+
+def park(desk: Desk, key: str, *ids: str, **options: Any) -> None:
+    for id in ids:
+        desk.store.apply(key, Acquire(f"{id}/p", TOKEN, SECOND, message=message(id, key), **options))
+
+
+def why(desk: Desk, *words: str, code: int = 0) -> tuple[str | None, str]:
+    """Return the reason and the sentence."""
+    done = desk.run("why", "--json", "--", *words)
+    assert (done.exit_code, done.stdout.count("\n")) == (code, 1), done.output
+    answer = json.loads(done.stdout)
+    assert answer["sentence"].isprintable()
+    assert answer["reason"] is None or answer["reason"] in get_args(Reason)
+    assert answer["trouble"] is (code != 0)
+    shown = desk.run("why", "--", *words)
+    assert shown.exit_code == code
+    step = [f"next: {answer['next_step']}"] * bool(answer["next_step"])
+    assert shown.stdout.splitlines() == [answer["sentence"], *step]
+    return answer["reason"], answer["sentence"]
+
+
+@pytest.mark.promise(
+    "`locks why` takes the id of a task, a key in every spelling, or a task with arguments, and answers with "
+    "a reason of the closed list, one sentence with its numbers, and a command to type: for each state of a "
+    "waiting task, of a holder, of a key, and of a task that has ended",
+    name="locks why",
+    broke=(
+        "the place of the first ten for all; the unique key of a waiting task before its lock; the renewal "
+        "without the task's ttl; a signed message shown without its secret"
+    ),
+)
+def test_a_waiting_task_is_told_its_place_its_holder_and_the_holders_worker(desk: Desk) -> None:
+    key = key_of(desk)
+    hold(desk, key)
+    desk.pass_time(10)
+    park(desk, key, "b", "c", "d")
+    desk.pass_time(12)
+    expected = (
+        f"WAITING: place 2 of 3 for {key} (url='u'), for 11s; held by a on celery@web1 pid 4711 for 22s, "
+        "renewed 22s ago"
+    )
+    assert why(desk, "c") == ("in_line", expected)
+    assert desk.run("why", "c").stdout.splitlines()[1] == f"next: celery -A proj locks show {key}"
+    hold(desk, key, "z")
+    answer = json.loads(desk.run("why", "d", "--json").stdout)
+    assert (answer["waiting"]["place"], answer["key"]["waiting"]) == (3, 3)
+    assert answer["key"]["holders"][0]["workers"][0]["nodename"] == "celery@web1"
+    assert (answer["waiting"]["task"], answer["waiting"]["args"]) == (TASK, "url='u', full=False")
+
+
+@pytest.mark.proves("locks why")
+def test_a_task_far_behind_in_line_is_found_with_its_place(desk: Desk) -> None:
+    key = key_of(desk)
+    hold(desk, key)
+    park(desk, key, *(f"t{number}" for number in range(600)))
+    reason, sentence = why(desk, "t555")
+    assert reason == "in_line"
+    assert sentence.startswith(f"WAITING: place 556 of 600 for {key}")
+
+
+@pytest.mark.proves("locks why")
+def test_a_deadline_of_a_wait_and_the_deaths_of_workers_are_told(desk: Desk) -> None:
+    key = key_of(desk)
+    hold(desk, key)
+    park(desk, key, "b", gives_up_in=60 * SECOND)
+    park(desk, key, "c", expires_in=90 * SECOND)
+    assert why(desk, "b")[1].endswith("; it gives up in 1m00s")
+    assert why(desk, "c")[1].endswith("; it expires in 1m30s")
+
+
+@pytest.mark.proves("locks why")
+def test_a_holder_that_runs_is_told_with_its_worker_and_its_line(desk: Desk) -> None:
+    key = key_of(desk)
+    hold(desk, key)
+    desk.pass_time(4)
+    expected = f"RUNNING on celery@web1 pid 4711, for 4s: it holds {key}, renewed 4s ago"
+    assert why(desk, "a") == ("running", expected)
+    park(desk, key, "b")
+    with_line = f"{key} (url='u'), renewed 4s ago; 1 wait, the first of them for 0s"
+    assert why(desk, "a")[1] == f"RUNNING on celery@web1 pid 4711, for 4s: it holds {with_line}"
+
+
+@pytest.mark.proves("locks why")
+def test_a_dead_holder_that_a_worker_recovers_is_trouble(desk: Desk) -> None:
+    key = key_of(desk)
+    hold(desk, key, message=message("a", key), recovers=True, at_once=True)
+    park(desk, key, "b")
+    desk.pass_time(31)
+    reason, sentence = why(desk, "a", code=1)
+    assert reason == "running"
+    assert sentence.startswith("RUNNING, but its lease has expired: celery@web1 pid 4711 has died")
+    assert "whose lease has expired" in why(desk, "b", code=1)[1]
+
+
+@pytest.mark.proves("locks why")
+def test_a_lock_of_a_process_is_a_holder_without_a_worker(desk: Desk) -> None:
+    key = absolute_key("repo:17")
+    desk.store.apply(key, Acquire("lock:web1:812/p", "0" * 16, 30 * SECOND))
+    assert why(desk, "lock:web1:812") == (
+        "running",
+        "RUNNING, for 0s: it holds x=repo:17, its lease lasts 30s without a renewal",
+    )
+
+
+@pytest.mark.proves("locks why")
+def test_a_key_that_is_held_for_a_message_is_queued(desk: Desk) -> None:
+    key = key_of(desk, task="desk.once")
+    desk.store.apply(key, AcquireAlone("a/p", "p", 600 * SECOND, phase="queued"))
+    desk.pass_time(60)
+    expected = (
+        f"QUEUED: {key} is held for its message, for 1m00s, and no worker has begun it; without a run the "
+        "key is free in 9m00s"
+    )
+    assert why(desk, "a") == ("queued", expected)
+    assert why(desk, key)[0] == "queued"
+
+
+@pytest.mark.proves("locks why")
+def test_a_task_that_waits_for_its_lock_and_holds_its_unique_key_is_told_its_place(desk: Desk) -> None:
+    key, own = key_of(desk), key_of(desk, task="desk.once")
+    desk.store.apply(own, AcquireAlone("b/p", "p", 600 * SECOND, phase="queued"))
+    hold(desk, key)
+    park(desk, key, "b")
+    assert why(desk, "b")[0] == "in_line"
+
+
+@pytest.mark.proves("locks why")
+def test_an_offered_task_is_told_the_queue_of_its_message(desk: Desk) -> None:
+    key = key_of(desk)
+    hold(desk, key)
+    park(desk, key, "b")
+    desk.store.apply(key, Release("a/p", TOKEN))
+    reason, sentence = why(desk, "b")
+    assert reason == "offered"
+    assert "its message is on the way to a worker of queue feeds" in sentence
+    assert why(desk, key)[0] == "offered"
+
+
+@pytest.mark.proves("locks why")
+def test_a_task_whose_offers_no_worker_accepts_is_aside_and_trouble(desk: Desk) -> None:
+    key = key_of(desk)
+    hold(desk, key)
+    park(desk, key, "b", "c")
+    desk.store.apply(key, Release("a/p", TOKEN))
+    for _ in range(OFFERS_IN_LINE):
+        desk.pass_time(700)
+        desk.store.reap()
+    reason, sentence = why(desk, "b", code=1)
+    assert reason == "aside"
+    assert f"no worker accepted its {OFFERS_IN_LINE} offers" in sentence
+
+
+@pytest.mark.proves("locks why")
+def test_a_task_whose_wait_is_over_is_told_so(desk: Desk) -> None:
+    key = key_of(desk)
+    hold(desk, key, ttl=600)
+    park(desk, key, "b", gives_up_in=5 * SECOND)
+    park(desk, key, "old", replaces=True)
+    park(desk, key, "new", replaces=True)
+    desk.pass_time(6)
+    desk.store.reap()
+    assert why(desk, "b")[0] == "given_up"
+    assert "it has given up" in why(desk, "b")[1]
+    assert why(desk, "old")[0] == "replaced"
+    assert "the newer task new has taken its place" in why(desk, "old")[1]
+
+
+@pytest.mark.proves("locks why")
+def test_a_window_of_calls_is_told_when_it_closes(desk: Desk) -> None:
+    @desk.app.task(name="desk.save", shared=False, unique=Debounce("url", wait=90, max_wait=600))
+    def save(url: str) -> None: ...
+
+    key = str(save.lock_state("u").key)  # type: ignore[attr-defined]
+    kept = message("b", key).replace(TASK.encode(), b"desk.save")
+    desk.store.apply(key, Enqueue("b/p", kept, waits=(90 * SECOND, 600 * SECOND)))
+    expected = f"NOT BEFORE 1m30s from now: it waits for newer calls of {key} (url='u'), for 0s"
+    assert why(desk, "b") == ("not_before", expected)
+
+
+@pytest.mark.proves("locks why")
+@pytest.mark.parametrize("spelling", ["{key}", "{short}", TASK])
+def test_a_key_is_taken_in_every_spelling(desk: Desk, spelling: str) -> None:
+    key = key_of(desk)
+    hold(desk, key)
+    park(desk, key, "b")
+    holder = "a on celery@web1 pid 4711 for 0s, renewed 0s ago"
+    expected = f"HELD: {key} (url='u') is held by {holder}; 1 wait, the first of them for 0s"
+    assert why(desk, spelling.format(key=key, short=key[2:])) == ("held", expected)
+
+
+@pytest.mark.proves("locks why")
+def test_the_arguments_of_a_call_lead_to_its_key(desk: Desk) -> None:
+    key = key_of(desk, "https://planet.example/rss?a=b")
+    assert why(desk, TASK, "https://planet.example/rss?a=b") == (
+        None,
+        f"FREE: no task holds or waits for {key}: a call of it can run now",
+    )
+    hold(desk, key)
+    assert why(desk, TASK, "https://planet.example/rss?a=b", "full=true")[0] == "held"
+    assert why(desk, TASK, "url=https://planet.example/rss?a=b")[0] == "held"
+    hold(desk, key_of(desk, 17))  # type: ignore[arg-type]
+    assert why(desk, TASK, "17")[0] == "held"
+    assert why(desk, TASK, '"17"')[0] is None
+    wrong = desk.run("why", TASK, "a", "nothing=1")
+    assert (wrong.exit_code, "why() takes the arguments of a call" in wrong.stderr) == (2, True)
+    unknown = desk.run("why", "desk.laod", "a")
+    assert (unknown.exit_code, f"did you mean '{TASK}'?" in unknown.stderr) == (1, True)
+
+
+@pytest.mark.proves("locks why")
+def test_a_name_that_means_several_keys_is_refused(desk: Desk) -> None:
+    assert why(desk, TASK)[0] is None
+    for url in "uv":
+        hold(desk, key_of(desk, url))
+    refused = desk.run("why", TASK)
+    assert (refused.exit_code, "has 2 keys; name one" in refused.stderr) == (1, True)
+
+
+HELD = LockHeld("task t found lock x=r held by a", "x=r", "a")
+RESULTS: dict[str, tuple[str, Any, str, str]] = {
+    "skipped": ("SUCCESS", {"skipped": {"key": "x=r", "existing_id": "a"}}, "held", "SKIPPED at {}: x=r was"),
+    "duplicate": (
+        "SUCCESS",
+        {"skipped": {"key": "u=r"}},
+        "duplicate",
+        "SKIPPED at {}: u=r was held by another",
+    ),
+    "failed": ("FAILURE", HELD, "held", "FAILED at {}: LockHeld: task t found lock"),
+    "finished": ("SUCCESS", {"skipped": 3}, "finished", "FINISHED at {}: its state is SUCCESS"),
+    "raised": (
+        "FAILURE",
+        ValueError("secret"),
+        "finished",
+        "FINISHED at {}: its state is FAILURE, with Value",
+    ),
+    "revoked": ("REVOKED", TaskRevokedError("revoked"), "revoked", "REVOKED at {}: its state is REVOKED"),
+    "expired": ("REVOKED", TaskRevokedError("expired"), "expired", "EXPIRED at {}: its state is REVOKED"),
+}
+
+
+@pytest.mark.proves("locks why")
+@pytest.mark.parametrize("name", RESULTS)
+def test_a_task_that_has_ended_is_told_from_the_result_backend(desk: Desk, name: str) -> None:
+    state, result, expected, begin = RESULTS[name]
+    id = str(uuid4())
+    desk.app.backend.store_result(id, result, state)
+    at = f"{desk.app.backend.get_task_meta(id)['date_done'][:19].replace('T', ' ')} UTC"
+    reason, sentence = why(desk, id)
+    assert reason == expected
+    assert sentence.startswith(begin.format(at))
+    assert "secret" not in sentence
+
+
+@pytest.mark.proves("locks why")
+def test_a_task_that_runs_is_told_though_the_backend_has_an_older_result(desk: Desk) -> None:
+    hold(desk, key_of(desk))
+    desk.app.backend.store_result("a", None, "FAILURE")
+    assert why(desk, "a")[0] == "running"
+
+
+@pytest.mark.proves("locks why")
+def test_an_unknown_id_is_told_where_it_may_be(desk: Desk) -> None:
+    reason, sentence = why(desk, "no-such-id", code=1)
+    assert reason == "not_ours"
+    assert sentence.startswith(
+        f"NOT KNOWN here: no-such-id neither holds nor waits for a key in {desk.store.url}"
+    )
+    for hint in ("may be in a queue", "has no options", "another store or exclusive_prefix", "has expired"):
+        assert hint in sentence
+
+
+@pytest.mark.proves("locks why")
+def test_a_store_that_does_not_answer_is_the_answer(make_desk: Callable[..., Desk]) -> None:
+    desk = make_desk(exclusive_store="redis://:secret@127.0.0.1:1/0")
+    done = desk.run("why", "a", "--json")
+    assert done.exit_code == 3
+    assert "secret" not in done.output
+
+
+@pytest.mark.proves("locks why")
+@pytest.mark.parametrize("text", HOSTILE, ids=ascii)
+def test_hostile_ids_keys_and_arguments_are_only_text(desk: Desk, text: str) -> None:
+    key = absolute_key(text)
+    hold(desk, key, text)
+    park(desk, key, f"b{text}")
+    desk.store.apply(key, Acquire("c/p", TOKEN, SECOND, message=message("c", key, repr((text,)), text)))
+    for word in (text, f"b{text}", "c", key):
+        done = desk.run("why", "--", word)
+        assert done.exit_code == 0, done.output
+        assert all(line.isprintable() for line in done.stdout.splitlines())
+        step = done.stdout.splitlines()[1].removeprefix("next: ")
+        assert shlex.split(step)[:3] == ["celery", "-A", "proj"]
+    for words in (("ls",), ("show", "--", key)):
+        shown = desk.run(*words)
+        assert (shown.exit_code, shown.stdout.replace("\n", "").isprintable()) == (0, True)
