@@ -47,7 +47,6 @@ class MariaDatabase(Database):
     scheme = "mysql"
     schema = "DATABASE()"
     sleep = "sleep"
-    analyze = "ANALYZE TABLE"
     never_gives_way = "SELECT 'it has changed most'"
 
     def beside(self, name: str) -> MariaDatabase:

@@ -235,7 +235,6 @@ def lengthen(server: Database, key: str, length: int) -> None:
             'UPDATE exclusive2_lock SET waiting = %s, fence = fence + %s WHERE "key" = %s',
             (length, length, key.encode()),
         )
-        cursor.execute(server.analyze + " exclusive2_line")
 
 
 @pytest.mark.promise(

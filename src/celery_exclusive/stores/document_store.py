@@ -24,7 +24,7 @@ class Loaded:
 
     `aside` counts all entries aside, of which the line has only some. A store that gives the stored `due`
     time need not swap a change that changes nothing. `last`: of a key whose holders have rows of their own,
-    when the last of their leases ends, or later.
+    when the last of their leases ends, or later; `NEVER`: it is not known.
     """
 
     version: int

@@ -71,6 +71,8 @@ def _in_turn(statement: str) -> str:
 _END = "; SET wait_timeout = DEFAULT"
 _UNLESS_THERE = " ON DUPLICATE KEY UPDATE "
 _INSERT_LOCK = statements.INSERT_LOCK.partition("ON CONFLICT")[0]
+_PART_OF_UNION = re.compile(r"SELECT \* FROM \((.*?)\) AS \w+", re.DOTALL)
+"""A part with an order and a limit of its own. As a table it would be copied, to disk if it has bytes."""
 _RENEWED_LOCKS = statements.RENEWED_LOCKS.partition("(?)")[0]
 _OWN = {
     statements.LOCK_NAMESPACE: _in_turn(statements.LOCK_NAMESPACE),
@@ -90,6 +92,7 @@ def translated(statement: str) -> str:
     text = _OWN.get(statement, statement)
     if statement.startswith(_RENEWED_LOCKS):  # by the primary key: else it would lock other rows
         text = text.replace("exclusive2_lock", "exclusive2_lock FORCE INDEX (PRIMARY)")
+    text = _PART_OF_UNION.sub(r"(\1)", text)
     if statements.skips_locked(statement):
         text += " FOR UPDATE SKIP LOCKED"
     return _on_clock(re.sub(r"\bkey\b", "`key`", text)).replace("?", "%s")

@@ -70,13 +70,19 @@ WHERE namespace = ? AND key = ?"""
 THESE_HOLDERS = f"{EACH_HOLDER} AND id IN (?)"
 """namespace, key, ids; rows: the fields of a `Holder`. See `repeated`."""
 _PARTS_OF_HOLDERS = (
-    "SELECT * FROM (EACH AND expiry <= ? ORDER BY expiry, id LIMIT ?) AS expired",
-    "SELECT * FROM (EACH AND expiry > ? ORDER BY expiry, id LIMIT ?) AS living",
-    "SELECT * FROM (EACH ORDER BY expiry DESC LIMIT 1) AS latest",
+    "SELECT * FROM (EACH AND +expiry > 0 AND expiry > ? ORDER BY expiry, id LIMIT ?) AS next",
     THESE_HOLDERS,
 )
-HOLDERS = " UNION ".join(_PARTS_OF_HOLDERS).replace("EACH", EACH_HOLDER)
-"""(namespace, key, now, count) twice, (namespace, key) twice, ids; rows: the fields of a `Holder`."""
+HOLDERS = " UNION ALL ".join(_PARTS_OF_HOLDERS).replace("EACH", EACH_HOLDER)
+"""namespace, key, a time, count; namespace, key, ids. Rows: the fields of a `Holder`, of some twice.
+
+The holders that expire first after the time, and the holders with these ids. `+expiry > 0` is the condition
+of the index, see `tables.INDEXES`; so is `+place > 0` below.
+"""
+LAST_EXPIRY = """SELECT coalesce((
+    SELECT expiry FROM exclusive2_holder WHERE namespace = ? AND key = ? AND +expiry > 0
+    ORDER BY expiry DESC LIMIT 1
+), 0)"""
 HOLDER_COUNT = "SELECT count(*) FROM exclusive2_holder WHERE namespace = ? AND key = ?"
 ANY_HOLDER = "SELECT 1 FROM exclusive2_holder WHERE namespace = ? LIMIT 1"
 INSERT_HOLDER = """INSERT INTO exclusive2_holder
@@ -91,22 +97,23 @@ EACH_ENTRY = """SELECT id, seq, offer_until, offers, state, deaths, deadline, fl
 FROM exclusive2_line WHERE namespace = ? AND key = ?"""
 """namespace, key; rows: the fields of an `Entry`."""
 
-LINE_PART = f"{EACH_ENTRY} AND state = ? ORDER BY place, id LIMIT ?"
+LINE_PART = f"{EACH_ENTRY} AND state = ? AND +place > 0 ORDER BY place, id LIMIT ?"
 """namespace, key, state, count. Rows have the fields of an `Entry`."""
 
-LAST = f"{EACH_ENTRY} AND state = 'waiting' ORDER BY place DESC, id DESC LIMIT ?"
+LAST = f"{EACH_ENTRY} AND state = 'waiting' AND +place > 0 ORDER BY place DESC, id DESC LIMIT ?"
 """namespace, key, count. Rows have the fields of an `Entry`, of the last in line."""
 
-BEHIND = f"{EACH_ENTRY} AND state = 'behind' AND id IN (?)"
+THESE_ENTRIES = f"{EACH_ENTRY} AND id IN (?)"
 """namespace, key, ids; rows: the fields of an `Entry`. See `repeated`."""
-LINE_COUNT = "SELECT count(*) FROM exclusive2_line WHERE namespace = ? AND key = ? AND state = ?"
+LINE_COUNT = """SELECT count(*) FROM exclusive2_line
+WHERE namespace = ? AND key = ? AND state = ? AND +place > 0"""
 
 OVERDUE = f"{EACH_ENTRY} AND deadline < ? ORDER BY deadline, id LIMIT ?"
 """namespace, key, NEVER, count. Rows have the fields of an `Entry`, of the messages that expire first."""
 
 _PARTS_OF_PAGE = "SELECT * FROM (PART) AS in_line", "SELECT * FROM (PART) AS are_aside"
 _PART_OF_PAGE = f"""{EACH_ENTRY.replace(chr(10), ", place, message ", 1)}
-    AND state = ? AND place >= ? AND (place > ? OR id > ?) ORDER BY place, id LIMIT ?"""
+    AND state = ? AND +place > 0 AND place >= ? AND (place > ? OR id > ?) ORDER BY place, id LIMIT ?"""
 PAGE = " UNION ALL ".join(_PARTS_OF_PAGE).replace("PART", _PART_OF_PAGE)
 """Twice: namespace, key, state, place, place again, id, count. Rows: an `Entry`, its place, its message."""
 
@@ -116,7 +123,7 @@ PLACES = "SELECT key, id FROM exclusive2_line WHERE namespace = ? AND state <> '
 _BEFORE = """(
     SELECT count(*) FROM exclusive2_line AS others
     WHERE others.namespace = own.namespace AND others.key = own.key
-        AND others.state = 'waiting' AND others.place < own.seq
+        AND others.state = 'waiting' AND +others.place > 0 AND others.place < own.seq
 )"""
 ENTRY = (
     EACH_ENTRY.replace("\nFROM exclusive2_line", f", {_BEFORE} FROM exclusive2_line AS own") + " AND id = ?"

@@ -51,18 +51,24 @@ TABLES = {
 }
 """The rows of these tables are small and kept in the index, so a write touches one place fewer."""
 INDEXES = {
-    "exclusive2_lock": ("exclusive2_lock_due", "namespace, due"),
-    "exclusive2_holder": ("exclusive2_holder_expiry", "namespace, key, expiry, id"),
-    "exclusive2_line": ("exclusive2_line_place", "namespace, key, state, place, id"),
-    "exclusive2_tombstone": ("exclusive2_tombstone_until", "namespace, until"),
+    "exclusive2_lock": ("exclusive2_lock_due", "namespace, due", ""),
+    "exclusive2_holder": ("exclusive2_holder_expiry", "namespace, key, expiry, id", " WHERE +expiry > 0"),
+    "exclusive2_line": ("exclusive2_line_place", "namespace, key, state, place, id", " WHERE +place > 0"),
+    "exclusive2_tombstone": ("exclusive2_tombstone_until", "namespace, until", ""),
 }
-"""The index that each table has besides its primary key."""
+"""The index that each table has besides its primary key, with its condition, which holds for each row.
 
-VERSION = 4  # as in _STAMP
+Without statistics PostgreSQL would find a row by its id in the index that has a key's rows in their order,
+and read all of these. It cannot use that index for a statement without the condition. MariaDB and MySQL know
+no conditions, and always find a row by its primary key. With the plus SQLite does not search by the condition
+in place of a better one.
+"""
+
+VERSION = 5  # as in _STAMP
 """The version of these definitions. A table of a server has it: another release may have made the tables."""
 _STAMP = (
     "CREATE TABLE IF NOT EXISTS exclusive2_version (version INTEGER NOT NULL PRIMARY KEY){table}",
-    "INSERT INTO exclusive2_version SELECT 4 WHERE NOT EXISTS (SELECT 1 FROM exclusive2_version)",
+    "INSERT INTO exclusive2_version SELECT 5 WHERE NOT EXISTS (SELECT 1 FROM exclusive2_version)",
 )
 
 NAMES = (*TABLES, "exclusive2_version")
@@ -96,10 +102,10 @@ def definitions(words: Words, *, stamped: bool) -> Iterator[str]:
     for name, columns in TABLES.items():
         index = ""
         if words.has_index_in_table and name in INDEXES:
-            index = ",\n        INDEX {} ({})".format(*INDEXES[name])
+            index = ",\n        INDEX {} ({})".format(*INDEXES[name][:2])
         yield f"CREATE TABLE IF NOT EXISTS {name} {columns.format(indexes=index, **vars(words))}{words.table}"
     if not words.has_index_in_table:
-        for table, (name, columns) in INDEXES.items():
-            yield f"CREATE INDEX IF NOT EXISTS {name} ON {table} ({columns})"
+        for table, (name, columns, condition) in INDEXES.items():
+            yield f"CREATE INDEX IF NOT EXISTS {name} ON {table} ({columns}){condition}"
     if stamped:
         yield from (statement.format(table=words.table) for statement in _STAMP)

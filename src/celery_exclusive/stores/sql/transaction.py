@@ -106,7 +106,7 @@ class Transaction(DocumentStore):
         document = rows.read_document(found.document, found.last_fence, found.epoch)
         is_many, last = document.unread > 0, 0
         if is_many:
-            document, last = self._with_holders(key, ids, document, sweeps=sweeps)
+            document, last = self._with_holders(key, ids, document, sweeps=sweeps), found.ends or NEVER
         if found.ends is not None:
             return Loaded(found.version, self.now, document, Line(tombstone=tombstone), last=last)
         count = records.reach(document, limit)
@@ -120,23 +120,24 @@ class Transaction(DocumentStore):
         line = Line(waiting, head, aside, behind, others, ahead=waiting, tombstone=tombstone)
         return Loaded(found.version, self.now, document, line, all_aside, found.due, last)
 
-    def _with_holders(
-        self, key: str, ids: tuple[str, ...], document: Document, *, sweeps: bool
-    ) -> tuple[Document, int]:
-        """Read the holders that a step reads; return also when the last lease ends."""
-        name, more = (self.namespace, to_bytes(key)), len(ids) + 1
+    def _with_holders(self, key: str, ids: tuple[str, ...], document: Document, *, sweeps: bool) -> Document:
+        """Read the holders that a step reads."""
+        name, own = (self.namespace, to_bytes(key)), tuple(map(to_bytes, ids or ("",)))
         held = self._one(statements.HOLDER_COUNT, *name)[0] if sweeps else document.unread
-        expired = (*name, self.now, records.ENDED_AT_ONCE + more)
-        living = (*name, self.now, records.NAMED + 2 + more)
-        statement = statements.repeated(statements.HOLDERS, max(len(ids), 1))
-        own = map(to_bytes, ids or ("",))
-        first = [rows.holder(*row) for row in self._all(statement, *expired, *living, *name, *name, *own)]
+        statement = statements.repeated(statements.HOLDERS, len(own))
+
+        def read(after: int, count: int) -> set[Holder]:
+            found = self._all(statement, *name, after, count + len(own) + 1, *name, *own)
+            return {rows.holder(*row) for row in found}
+
+        first = read(0, records.NAMED + 2)
+        if any(one.expiry <= self.now for one in first):
+            first |= read(0, records.ENDED_AT_ONCE) | read(self.now, records.NAMED + 2)
         holders, unread, unread_expiry = records.readable(first, held, ids, self.now)
         if unread and unread_expiry == NEVER:  # another program has deleted rows
             held = self._one(statements.HOLDER_COUNT, *name)[0]
             holders, unread, unread_expiry = records.readable(first, held, ids, self.now)
-        read = replace(document, holders=holders, unread=unread, unread_expiry=unread_expiry)
-        return read, rows.end(first)
+        return replace(document, holders=holders, unread=unread, unread_expiry=unread_expiry)
 
     def _behind(
         self, key: str, ids: tuple[str, ...], document: Document, counted: int, *, sweeps: bool
@@ -148,8 +149,9 @@ class Transaction(DocumentStore):
         of = [to_bytes(one.id) for one in document.holders if one.expiry <= self.now or one.id in ids]
         if not (counted and of):
             return (), counted
-        found = self._all(statements.repeated(statements.BEHIND, len(of)), *name, *of)
-        return tuple(rows.entry(*row) for row in found), counted
+        found = self._all(statements.repeated(statements.THESE_ENTRIES, len(of)), *name, *of)
+        entries = (rows.entry(*row) for row in found)
+        return tuple(entry for entry in entries if entry.state == "behind"), counted
 
     def _part(
         self, key: str, state: State, counted: int, count: int, *, sweeps: bool
@@ -193,7 +195,10 @@ class Transaction(DocumentStore):
         if document.unread and document.held <= records.NAMED:  # from now on they stand in the document
             document = self._with_unread(key, change)
         is_many = document.held > records.NAMED
-        end = max(rows.end(document.holders), change.loaded.last if is_many else 0)
+        last = change.loaded.last if is_many else 0
+        if last == NEVER and not any(counts):
+            (last,) = self._one(statements.LAST_EXPIRY, self.namespace, to_bytes(key))
+        end = max(rows.end(document.holders), last)
         due, ends = (to.due, None) if any(counts) else (end, end)
         text = rows.write_document(document)
         floor = change.loaded.document.fence
