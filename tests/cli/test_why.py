@@ -191,7 +191,7 @@ def test_an_offered_task_is_told_the_queue_of_its_message(desk: Desk) -> None:
     desk.store.apply(key, Release("a/p", TOKEN))
     reason, sentence = why(desk, "b")
     assert reason == "offered"
-    assert "its message is on the way to a worker of queue feeds" in sentence
+    assert "so its message is in queue feeds or on the way to a worker, and none has begun it" in sentence
     assert why(desk, key)[0] == "offered"
 
 

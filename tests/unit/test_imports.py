@@ -42,6 +42,12 @@ def test_a_command_of_celery_imports_of_this_package_the_name_of_its_command_onl
 
 
 @pytest.mark.proves("imports")
+def test_a_project_that_declares_tasks_imports_no_answers_for_operators() -> None:
+    code = f"import sys; from celery_exclusive import Exclusive, Task, Unique, install, lock; print({OURS})"
+    assert "operate" not in output("-c", code)
+
+
+@pytest.mark.proves("imports")
 def test_the_command_lists_its_commands_when_it_is_asked() -> None:
     said = output("-m", "celery", "locks", "--help")
     assert all(f"\n  {name} " in said for name in ("create-tables", "ls", "release"))

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from shlex import quote
 from typing import TYPE_CHECKING, Final
 
+from celery_exclusive.core.key_state import PUBLISHED
 from celery_exclusive.display import duration, escaped, printable
 
 if TYPE_CHECKING:
@@ -63,12 +64,13 @@ def of_waiting(key: KeyState, task: WaitingTask) -> Answer:
         )
         show = _IS_THERE_A_WORKER
     elif task.is_offered:
-        reason = "offered"
+        reason, show = "offered", _IS_THERE_A_WORKER
+        again = f"; this is offer {task.offers}" if task.offers not in (1, PUBLISHED) else ""
         text = (
-            f"OFFERED: {named(key)} is offered to it, and its message is on the way to a worker"
-            f"{_of_queue(key)}; it has waited {lasts}, and this is offer {task.offers}"
+            f"OFFERED: {named(key)} is offered to it, so its message is in queue "
+            f"{printable(key.queue) or '?'} or on the way to a worker, and none has begun it; "
+            f"it has waited {lasts}{again}"
         )
-        show = _IS_THERE_A_WORKER
     elif task.not_before is not None:
         reason = "not_before"
         text = (

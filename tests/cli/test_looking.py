@@ -1,0 +1,154 @@
+"""`locks ls`: what it lists, in which order, and how often; `lock_state().place_of` and `locks` in code."""
+
+from __future__ import annotations
+
+import json
+import os
+import pickle
+import pty
+import signal
+import subprocess
+import sys
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from celery_exclusive import Exclusive, OptionError, locks
+from celery_exclusive.core.operations import Acquire, Release
+from celery_exclusive.core.records import SECOND
+from tests.cli.conftest import Desk
+from tests.worker.journal import eventually
+from tests.worker.lab import Lab
+
+
+@pytest.fixture
+def busy(desk: Desk) -> Desk:
+    """Keys that are held for 1, 2 and 3 minutes, with 1, 3 and 0 tasks in line, and a task of each."""
+
+    @desk.app.task(name="desk.load", shared=False, exclusive=Exclusive("n", limit=2))
+    def load(n: int) -> None: ...
+
+    @desk.app.task(name="desk.load_all", shared=False, exclusive=Exclusive())
+    def load_all() -> None: ...
+
+    for key, waiting in (("x=c", 0), ("x:desk.load_all", 3), ("x=a", 1)):
+        desk.acquire(key, "holder/p")
+        for number in range(waiting):
+            desk.acquire(key, f"{number}/p", message=b"")
+        desk.pass_time(60)
+    desk.acquire(load.lock_state(1).key, "holder/p", limit=2)  # type: ignore[attr-defined]
+    return desk
+
+
+def listed(desk: Desk, *words: str) -> list[str]:
+    done = desk.run("ls", "--json", *words)
+    assert done.exit_code == 0, done.output
+    keys = [json.loads(line)["key"] for line in done.stdout.splitlines()]
+    table = [line.split()[0] for line in desk.run("ls", *words).stdout.splitlines()[1:]]
+    assert table == keys
+    return [key.partition(":0")[0] if key.startswith("x:desk.load:") else key for key in keys]
+
+
+@pytest.mark.promise(
+    "`locks ls` lists the longest lines or waits first, so many keys, the keys of one task, or the ones that "
+    "tasks wait for; with --watch again and again until Ctrl-C, in place of the list before on a terminal",
+    name="locks ls, chosen",
+    broke="--top before --sort; a prefix for the name of a task; control codes in a pipe",
+)
+def test_keys_are_chosen_and_sorted(busy: Desk) -> None:
+    everything = listed(busy)
+    assert [key[:12] for key in everything] == ["x:desk.load:", "x:desk.load_", "x=a", "x=c"]
+    assert listed(busy, "--sort", "waiting")[:2] == ["x:desk.load_all", "x=a"]
+    assert listed(busy, "--sort", "waiting", "--top", "1") == ["x:desk.load_all"]
+    assert listed(busy, "--sort", "age", "--top", "2") == ["x=c", "x:desk.load_all"]
+    assert listed(busy, "--waiting") == ["x:desk.load_all", "x=a"]
+    assert listed(busy, "--task", "desk.load_all") == ["x:desk.load_all"]
+    assert listed(busy, "--task", "desk.load") == everything[:1]
+    assert listed(busy, "--task", "desk.load", "x=") == []
+    assert (
+        "no lock of task 'desk.laod': did you mean 'desk.load'?"
+        in busy.run("ls", "--task", "desk.laod").stderr
+    )
+
+
+@pytest.mark.proves("locks ls, chosen")
+@pytest.mark.parametrize("words", [("--top", "0"), ("--sort", "key"), ("--watch", "--json")])
+def test_wrong_choices_are_wrong_usage(busy: Desk, words: tuple[str, ...]) -> None:
+    assert busy.run("ls", *words).exit_code == 2
+
+
+@pytest.mark.proves("locks ls, chosen")
+@pytest.mark.parametrize("is_terminal", [True, False], ids=["terminal", "pipe"])
+def test_the_list_is_watched_until_it_is_interrupted(
+    make_lab: Callable[..., Lab], *, is_terminal: bool
+) -> None:
+    lab = make_lab()
+    store = lab.app._celery_exclusive.store
+    store.apply("x=first", Acquire("a/p", "token", 600 * SECOND))
+    ours, theirs = pty.openpty() if is_terminal else os.pipe()
+    watching = subprocess.Popen(
+        [sys.executable, "-m", "celery", "-A", lab.module, "locks", "ls", "--watch"],
+        env={**lab.environment, "LINES": "10", "COLUMNS": "200"},
+        cwd=lab.folder,
+        stdin=subprocess.DEVNULL,
+        stdout=theirs,
+        stderr=subprocess.DEVNULL,
+    )
+    os.close(theirs)
+    shown = b""
+
+    def shows(text: bytes) -> bool:
+        nonlocal shown
+        shown += os.read(ours, 10_000)
+        return text in shown
+
+    try:
+        eventually(lambda: shows(b"x=first"), "the first key")
+        store.apply("x=first", Release("a/p", "token"))
+        store.apply("x=second", Acquire("b/p", "token", 600 * SECOND))
+        eventually(lambda: shows(b"x=second"), "the second key")
+        watching.send_signal(signal.SIGINT)
+        assert watching.wait(30) == 0
+    finally:
+        watching.kill()
+        watching.wait()
+        os.close(ours)
+    assert (b"\x1b[H\x1b[J" in shown) is is_terminal
+
+
+@pytest.mark.promise(
+    "`celery_exclusive.locks` has the answers of the commands as objects, and `lock_state().place_of(id)` "
+    "the place of a task behind the first ten, too",
+    name="locks in code",
+    broke="the first ten places alone; keys of all tasks; the line of the lock alone",
+)
+def test_the_answers_are_objects_in_code(busy: Desk) -> None:
+    app = busy.app
+    task: Any = app.tasks["desk.load_all"]
+    assert [key.key for key in locks.keys(task="desk.load_all", app=app)] == ["x:desk.load_all"]
+    assert [key.waiting for key in locks.keys("x=", app=app)] == [1, 0]
+    assert [(one.place, one.task_id) for one in locks.waiting(task)] == [(1, "0"), (2, "1"), (3, "2")]
+    answer = locks.why("2", app=app)
+    assert answer.waiting
+    assert (answer.reason, answer.waiting.place, answer.key and answer.key.key) == (
+        "in_line",
+        3,
+        "x:desk.load_all",
+    )
+    with pytest.raises(OptionError, match=r"write \['a'\]"):
+        locks.waiting(app.tasks["desk.load"], "a")
+    with pytest.raises(OptionError, match="has no locks"):
+        locks.keys(app=object())
+
+
+@pytest.mark.proves("locks in code")
+def test_the_place_of_a_task_is_found_behind_the_first_ten(busy: Desk) -> None:
+    task: Any = busy.app.tasks["desk.load_all"]
+    for number in range(3, 300):
+        busy.acquire("x:desk.load_all", f"{number}/p", message=b"")
+    state = task.lock_state()
+    assert [state.place_of(id) for id in ("0", "9", "299", "nothing")] == [1, 10, 300, None]
+    copy = pickle.loads(pickle.dumps(state))
+    assert copy == state
+    assert (copy.place_of("9"), copy.place_of("299")) == (10, None)
