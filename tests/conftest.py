@@ -268,3 +268,11 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
     for reason, count in reasons.items():
         tests = "1 test" if count == 1 else f"{count} tests"
         terminalreporter.write_line(f"left out: {tests}: {reason}", yellow=True)
+
+
+@pytest.fixture
+def no_receivers(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let `lock_outcome` have the receivers of this test alone."""
+    from celery_exclusive.signals import lock_outcome
+
+    monkeypatch.setattr(lock_outcome, "receivers", [])

@@ -28,90 +28,6 @@ _named_stores: WeakSet[Services] = WeakSet()
 """The apps of this process whose store is in the log."""
 
 
-def skipped(task: str, id: str, lock: str, by: Sequence[Owner], others: int) -> None:
-    logger.info("Task %s[%s] skipped: lock %s %s", task, id, lock, held(by, others))
-
-
-def given_up(task: str, id: str, lock: str, seconds: float | None, by: Sequence[Owner], others: int) -> None:
-    logger.info("Task %s[%s] skipped: it %s", task, id, gave_up_waiting(lock, seconds, by, others))
-
-
-def replaced(task: str, id: str, lock: str, newer: str) -> None:
-    text = "Task %s[%s] skipped: the newer task %s has taken its place in the line of lock %s"
-    logger.info(text, task, id, newer, lock)
-
-
-def duplicate(task: str, id: str, key: str, existing_id: str) -> None:
-    logger.info("Task %s[%s] skipped: unique key %s is held by %s", task, id, key, existing_id)
-
-
-def not_sent(task: str, key: str, existing_id: str) -> None:
-    logger.info("Task %s was not published: unique key %s is held by %s", task, key, existing_id)
-
-
-def continues_without_key(task: str, id: str, key: str, error: Exception) -> None:
-    text = "Task %s[%s] continues without unique key %s, and may be a duplicate: %s"
-    logger.error(text, task, id, key, error)
-
-
-def continues_without_window(task: str, id: str, key: str, error: Exception) -> None:
-    text = "Task %s[%s] is sent at once, and not at the end of its window %s: %s"
-    logger.error(text, task, id, key, error)
-
-
-def has_no_window(task: str, id: str, key: str) -> None:
-    text = (
-        "Task %s[%s] is sent now, and does not wait in window %s: it has a countdown or an eta, or a queue "
-        "to which a worker cannot publish it again"
-    )
-    logger.info(text, task, id, key)
-
-
-def continues_without_place(task: str, id: str, lock: str, error: Exception) -> None:
-    text = "Task %s[%s] is sent without its place in the line of lock %s, and may start out of order: %s"
-    logger.error(text, task, id, lock, error)
-
-
-def lock_not_left(task: str, id: str, lock: str, error: Exception) -> None:
-    text = "Task %s[%s] could not leave lock %s to its retry, which waits for its turn: %s"
-    logger.error(text, task, id, lock, error)
-
-
-def rescheduled(task: str, id: str, lock: str, by: Sequence[Owner], others: int, pause: float) -> None:
-    logger.info("Task %s[%s] rescheduled in %.1f s: lock %s %s", task, id, pause, lock, held(by, others))
-
-
-def runs_without_option(task: str, id: str, lock: str) -> None:
-    text = (
-        "Task %s[%s] left the line of lock %s and runs without it: in this worker's code its task does not "
-        "have the option that it was published with. Run the same release of the code on all workers"
-    )
-    logger.warning(text, task, id, lock)
-
-
-def parked(task: str, id: str, lock: str, position: int, by: Sequence[Owner], others: int) -> None:
-    where = f"number {position} in line" if position else "behind its own run"
-    logger.info("Task %s[%s] parked: %s for lock %s %s", task, id, where, lock, held(by, others))
-
-
-def stale(task: str, id: str, lock: str) -> None:
-    text = "Task %s[%s] dropped: another copy of its message runs, or has finished, under lock %s"
-    logger.info(text, task, id, lock)
-
-
-def lease_lost(services: Services, task: str, id: str, lock: str) -> None:
-    text = (
-        "Task %s[%s] lost its lease on lock %s before its body ended: the lease expired without a renewal, "
-        "or was released by force. Another task may have run at the same time: check what both have written"
-    )
-    logger.error(text, task, id, lock)
-    events.send(services, "lock-lost", uuid=id, name=task, lock=lock)
-
-
-def waits(owner_name: str, lock: str, by: Sequence[Owner], others: int) -> None:
-    logger.info("%s waits for lock %s %s", owner_name, lock, held(by, others))
-
-
 def may_wait_for_itself(lock: str) -> None:
     text = (
         "lock %s was acquired by the thread that waits for it now, without wait=. If the same code should "
@@ -126,14 +42,6 @@ def refuses_to_push(url: str, name: str) -> None:
         "rights there, or it is no list. From now on messages of this process follow in a second call"
     )
     logger.warning(text, url, name)
-
-
-def lost(owner_name: str, lock: str) -> None:
-    text = (
-        "%s lost its lease on lock %s before it released it: the lease expired without a renewal, or was "
-        "released by force. Another owner may have held the lock at the same time"
-    )
-    logger.error(text, owner_name, lock)
 
 
 def ended_before_commit(lock: str, alias: str, place: str) -> None:
@@ -160,11 +68,6 @@ def restored(url: str, locks: Sequence[str]) -> None:
         "unless its lock has a new holder"
     )
     run_in_hub(logger.error, text, url, ", ".join(locks))
-
-
-def full(task: str, id: str, lock: str, waiting: int, by: Sequence[Owner], others: int) -> None:
-    text = "Task %s[%s] skipped: the line of lock %s is full, with %d waiting; the lock is %s"
-    logger.info(text, task, id, lock, waiting, held(by, others))
 
 
 def line_grows(task: str, lock: str, waiting: int) -> None:
@@ -203,48 +106,12 @@ def unreadable(error: UnreadableKey, count: int) -> None:
     run_in_hub(logger.error, text, error, count)
 
 
-def stepped_aside(key: str, id: str) -> None:
-    text = (
-        "Task [%s] steps aside in the line of lock %s: no worker accepted its offers. Start a worker that "
-        "consumes its queue and has its task registered"
-    )
-    logger.warning(text, task_id(id), key)
-
-
 def no_roster(path: str) -> None:
     text = (
         "the file %s is gone, in which a child of a pool lists the leases that its worker has to renew: they "
         "expire after their ttl. If this is such a child, restart the worker"
     )
     logger.error(text, path)
-
-
-def queue_deleted(id: str, queue: str, lock: str) -> None:
-    text = "Task [%s] leaves the line of lock %s and does not run: its queue %s was deleted with its worker"
-    logger.warning(text, id, lock, queue)
-
-
-def message_gone(key: str, id: str) -> None:
-    text = "Task [%s] is lost: another program deleted its message from the line of lock %s. Publish it again"
-    run_in_hub(logger.error, text, task_id(id), key)
-
-
-def recovered(task: str, id: str, lock: str, deaths: int) -> None:
-    text = (
-        "Task %s[%s] was recovered under lock %s: the lease of its run expired, since its worker died or was "
-        "cut off (%d so far)"
-    )
-    logger.warning(text, task, id, lock, deaths)
-
-
-def gave_up(services: Services, task: str, id: str, lock: str, deaths: int) -> None:
-    text = (
-        "Task %s[%s] is given up: %d times its worker died, or was cut off, while it ran under lock %s. It "
-        "ends as FAILURE and its lock goes on: find out whether its body uses too much memory or crashes the "
-        "process"
-    )
-    logger.error(text, task, id, deaths, lock)
-    events.send(services, "lock-task-gave-up", uuid=id, name=task, lock=lock, deaths=deaths)
 
 
 def forged(key: str, id: str) -> None:
@@ -263,25 +130,6 @@ def unsigned(task: str, sender: str) -> None:
         "exclusive_prefix on the publisher"
     )
     logger.warning(text, task, sender)
-
-
-def store_wait(task: str, id: str, error: Exception) -> None:
-    logger.warning("Task %s[%s] waits for its lock's store: %s", task, id, error)
-
-
-def message_requeued(services: Services, task: str, id: str, lock: str, error: Exception) -> None:
-    text = "the message of task %s[%s] goes back to the broker: its lock's store does not answer: %s"
-    logger.error(text, task, id, error)
-    events.send(services, "lock-message-requeued", uuid=id, name=task, lock=lock, reason=str(error))
-
-
-def runs_without_lease(services: Services, task: str, id: str, lock: str, error: Exception) -> None:
-    text = (
-        "Task %s[%s] runs without lock %s, as on_store_error='allow' says, and another task may run at the "
-        "same time: %s"
-    )
-    logger.error(text, task, id, lock, error)
-    events.send(services, "lock-without-lease", uuid=id, name=task, lock=lock, reason=str(error))
 
 
 def data_lost(services: Services, restored: int) -> None:

@@ -15,6 +15,7 @@ from celery_exclusive.errors import LockHeld
 from celery_exclusive.leases.lease import Lease
 from celery_exclusive.options.declared import Exclusive, Unique, UniqueOption
 from celery_exclusive.options.option import Option
+from celery_exclusive.signals import LockOutcome, send
 from celery_exclusive.system.deadline import Budget
 
 
@@ -48,6 +49,7 @@ class Run:
     * `leave_lock`: with `keep_on_retry`, leaves the lease of its lock to the retry with this claim id, which
       holds it for this time in microseconds while it is queued. It returns whether the retry may hold the
       lease. `has_retried`: that retry was published.
+    * `untold`: the outcomes that receivers get when the body begins, or at the end of the run.
     """
 
     task_id: str
@@ -63,6 +65,16 @@ class Run:
     end: Budget = field(default_factory=Budget)
     leave_lock: Callable[[str, int], bool] | None = None
     has_retried: bool = False
+    untold: tuple[LockOutcome, ...] = ()
+
+    def note(self, outcome: LockOutcome) -> None:
+        self.untold += (outcome,)
+
+    def tell(self) -> None:
+        """Send the noted outcomes. At the begin of the body the task and its span are the current ones."""
+        untold, self.untold = self.untold, ()
+        for outcome in untold:
+            send(outcome)
 
     def replace_body(
         self, task: str, outcome: Outcome, exclusive: Exclusive | None, unique: UniqueOption | None
@@ -118,7 +130,7 @@ def leases_of_runs() -> Iterator[Lease]:
 
 def _refusal(task: str, option: Exclusive, outcome: Outcome) -> str:
     """Return the text of the error of a task that fails because its lock is held, or its line is full."""
-    if outcome.reason == "given up":
+    if outcome.reason == "given_up":
         gave_up = notices.gave_up_waiting(outcome.key, option.give_up_after, outcome.by, outcome.others)
         return f"task {task} {gave_up}. Call it again later, or use on_give_up='skip'"
     held = notices.held(outcome.by, outcome.others)

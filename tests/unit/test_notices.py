@@ -13,7 +13,7 @@ import pytest
 from celery import Celery
 from celery.app.log import TaskFormatter
 
-from celery_exclusive import notices
+from celery_exclusive import notices, outcomes
 from celery_exclusive.core.operations import Owner
 from celery_exclusive.errors import (
     Conflict,
@@ -26,6 +26,7 @@ from celery_exclusive.errors import (
     UnreadableKey,
 )
 from celery_exclusive.leases.trouble import Trouble
+from celery_exclusive.outcomes import Subject
 
 HOSTILE = "a\n[2027-01-01 00:00:00,000: ERROR/MainProcess] forged\r\x1b[2J\x07\x85\u2028\u202eb"
 ARGUMENTS: dict[str, Any] = {
@@ -38,15 +39,22 @@ ARGUMENTS: dict[str, Any] = {
     "Exception": StoreUnavailable(HOSTILE),
     "UnreadableKey": UnreadableKey(HOSTILE, HOSTILE, HOSTILE),
     "BaseException": ValueError(HOSTILE),
+    "Subject": Subject(HOSTILE, HOSTILE, HOSTILE, HOSTILE),
+    "Exception | None": None,
+    "Owner": Owner(f"{HOSTILE}/p", 1, 1, 1),
+    "bool": False,
 }
-NOTICES = [
-    name
-    for name, function in inspect.getmembers(notices, inspect.isfunction)
-    if function.__module__ == notices.__name__
+WITHOUT_A_LINE = ("acquired", "released", "joined_line", "not_acquired", "ended_without_body")
+NOTICES = {
+    name: function
+    for module in (notices, outcomes)
+    for name, function in inspect.getmembers(module, inspect.isfunction)
+    if function.__module__ == module.__name__
     and not name.startswith("_")
+    and name not in WITHOUT_A_LINE
     and function.__annotations__["return"] == "None"
     and {*function.__annotations__.values()} - {"int", "None"}
-]
+}
 
 
 @pytest.fixture
@@ -78,11 +86,11 @@ def assert_is_one_line(text: str) -> None:
 )
 @pytest.mark.parametrize("name", NOTICES)
 def test_a_notice_of_a_hostile_text_is_one_printable_line(name: str, app: Celery, log: io.StringIO) -> None:
-    notice = getattr(notices, name)
+    notice = NOTICES[name]
     services: Any = app._celery_exclusive  # type: ignore[attr-defined]
     services.store.url = HOSTILE
-    *kinds, _ = notice.__annotations__.values()
-    notice(*[services if kind == "Services" else ARGUMENTS[kind] for kind in kinds])
+    kinds = {of: kind for of, kind in notice.__annotations__.items() if of != "return"}
+    notice(**{of: services if kind == "Services" else ARGUMENTS[kind] for of, kind in kinds.items()})
     assert_is_one_line(log.getvalue())
 
 

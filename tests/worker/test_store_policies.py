@@ -49,7 +49,8 @@ def test_a_task_whose_store_is_down_goes_back_to_the_broker_unless_option_or_set
             result, *others = [lab.send(name, "k", tag=f"{name} {n}") for n in range(3)]
             (event, *_) = watcher.wait_for("lock-message-requeued", uuid=result.id)
         assert (event["name"], event["lock"]) == (lab.task(name).name, LOCK)
-        assert "does not answer" in event["reason"]
+        assert event["reason"] == "store_down"
+        assert "does not answer" in event["error"]
         assert "ERROR" in worker.wait_for_log(f"[{result.id}] goes back to the broker")
         assert not [tag for tag in lab.journal.tags() if tag.startswith(name)]
         proxy.restore()
@@ -79,7 +80,8 @@ def test_a_task_whose_store_is_down_runs_without_a_lease_where_allowed_and_logs_
                 assert "runs without a lease" in result.get(timeout=DEADLINE)
                 (event,) = watcher.wait_for("lock-without-lease", uuid=result.id)
                 assert (event["name"], event["lock"]) == (lab.task(name).name, LOCK)
-                assert "does not answer" in event["reason"]
+                assert event["reason"] == "store_down"
+                assert "does not answer" in event["error"]
                 assert "ERROR" in worker.wait_for_log(f"[{result.id}] {UNGUARDED}")
             proxy.restore()
         after = lab.send(cases[setting][0], "k", tag=f"{setting} after")

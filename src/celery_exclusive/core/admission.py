@@ -66,7 +66,7 @@ class Outcome:
     key: str = ""
     by: tuple[Owner, ...] = ()
     existing_id: str = ""
-    reason: Literal["held", "full", "duplicate", "replaced", "given up"] = "held"
+    reason: Literal["held", "full", "duplicate", "replaced", "given_up"] = "held"
     fence: int = 0
     unique_fence: int = 0
     position: int = 0
@@ -81,7 +81,7 @@ class Outcome:
     @property
     def ends_wait(self) -> bool:
         """Whether the task ends since its wait is over: a later copy of its message must not end it again."""
-        return self.reason in ("replaced", "given up")
+        return self.reason in ("replaced", "given_up")
 
     def is_against(self, task: str) -> bool:
         """Whether this task owns the key."""
@@ -89,7 +89,7 @@ class Outcome:
 
     def given_up(self, on_give_up: str) -> Outcome:
         """Return the outcome of a task that has waited for as long as its option says."""
-        return replace(self, kind=ON_CONFLICT[on_give_up], reason="given up")
+        return replace(self, kind=ON_CONFLICT[on_give_up], reason="given_up")
 
     def as_duplicate(self, key: str, by: tuple[Owner, ...]) -> Outcome:
         """Return the outcome of a run whose unique key these owners hold. The run keeps its lock."""

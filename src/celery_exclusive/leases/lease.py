@@ -46,6 +46,11 @@ class Lease:
     _since: float = field(init=False, repr=False, default_factory=time.monotonic)
     is_over: bool = field(init=False, repr=False, default=False)
 
+    @property
+    def held_s(self) -> float:
+        """The seconds since the lease was granted."""
+        return time.monotonic() - self._since
+
     def __post_init__(self) -> None:
         self.key, self.ttl = self._claim.key, self._claim.ttl / SECOND
 

@@ -8,6 +8,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from celery_exclusive import outcomes
 from celery_exclusive.core.claim import task_id
 from celery_exclusive.core.operations import Applied, ForceRelease, Owner, Release
 from celery_exclusive.core.records import SECOND
@@ -103,6 +104,8 @@ def _release(store: Store, key: str, *, force: bool) -> Released:
             offered += [wake.id for wake in reply.wake]
             if reply.answer == Applied(True):
                 former.append(holder)
+                if force and holder.phase == "running":
+                    outcomes.forced(key, holder)
         if not seen.others or len(former) == count:
             return Released(tuple(former), tuple(offered))
         elapsed = round((time.monotonic() - began) * SECOND)

@@ -13,7 +13,7 @@ from functools import partial
 from secrets import token_hex
 from typing import Final
 
-from celery_exclusive import notices
+from celery_exclusive import notices, outcomes
 from celery_exclusive.core.claim import NO_WORKER, Claim
 from celery_exclusive.core.operations import Applied, Granted, Held
 from celery_exclusive.core.records import SECOND
@@ -21,8 +21,10 @@ from celery_exclusive.errors import ExclusiveError, LeaseUnconfirmed, StoreError
 from celery_exclusive.leases.attempts import Attempts
 from celery_exclusive.leases.lease import Lease
 from celery_exclusive.local.heartbeat import heartbeat
+from celery_exclusive.outcomes import Subject
 from celery_exclusive.run import leases_of_runs
 from celery_exclusive.services import Services
+from celery_exclusive.signals import lock_outcome
 from celery_exclusive.stores.base import Reply
 from celery_exclusive.system.off_loop import off_loop, strand
 
@@ -47,7 +49,7 @@ def new_claim(owner: str, key: str, ttl: int, limit: int = 1) -> Claim:
 class Acquisition:
     """One claim to a key, from the first try to the release.
 
-    acquisition = Acquisition(services, claim, "lock:web1:4711")
+    acquisition = Acquisition(services, claim, Subject(None, "lock:web1:4711", claim.key))
     try:
         acquisition.acquire(wait=5)
         ...
@@ -62,11 +64,12 @@ class Acquisition:
     held: Held = Held(())
     answer: Granted | Held
 
-    def __init__(self, services: Services, claim: Claim, owner_name: str) -> None:
-        self.services, self.claim, self.owner_name = services, claim, owner_name
+    def __init__(self, services: Services, claim: Claim, subject: Subject) -> None:
+        self.services, self.claim, self.subject = services, claim, subject
         self.strand = strand()
         self._pid = os.getpid()
-        self._may_hold = False
+        self._may_hold = self._is_told = False
+        self._waits_since: float | None = None
 
     def acquire(self, wait: float | None) -> None:
         """Acquire a lease, unless the key is held for so many seconds.
@@ -102,6 +105,17 @@ class Acquisition:
             yield min(pause * random.uniform(0.5, 1), left)
             pause = min(pause * 1.5, _LONGEST_PAUSE)
 
+    @property
+    def wait_s(self) -> float:
+        """The seconds since the first try in vain."""
+        return 0 if self._waits_since is None else time.monotonic() - self._waits_since
+
+    def note_begun(self) -> None:
+        """Tell receivers that a body begins under the lease, if there is one."""
+        if self.lease and lock_outcome.receivers:
+            self._is_told = True
+            outcomes.acquired(self.subject, self.wait_s)
+
     def release(self) -> None:
         """Release the lease that may be held. Do nothing in a forked child, or a second time.
 
@@ -114,14 +128,16 @@ class Acquisition:
             reply = attempts.make(self._release)
         except Exception as error:  # noqa: BLE001 - what was done under the lock is done
             notices.trouble(
-                f"{self.owner_name} could not release lock {self.claim.key}: its lease expires after its ttl",
+                f"{self.subject} could not release lock {self.claim.key}: its lease expires after its ttl",
                 error,
             )
             return
         self._may_hold = False
         is_first = not (attempts.is_repeated or attempts.interruption)
         if self.lease and is_first and reply.answer == Applied(False):
-            notices.lost(self.owner_name, self.claim.key)
+            outcomes.lost(self.subject, self.lease.held_s)
+        elif self.lease and self._is_told:
+            outcomes.released(self.subject, self.lease.held_s)
         if attempts.interruption:
             raise attempts.interruption
         if random.random() < _SWEEPS:  # an app without a worker has no reaper
@@ -181,7 +197,8 @@ class Acquisition:
 
     def _begin_to_wait(self, *, is_endless: bool) -> None:
         holders, others = self.held.by, self.held.others
-        notices.waits(self.owner_name, self.claim.key, holders, others)
+        self._waits_since = time.monotonic()
+        outcomes.waits(self.subject, holders, others)
         ours = [*(lease for strand, lease in _blocks.get() if strand == self.strand), *leases_of_runs()]
         if others or not is_endless:
             return

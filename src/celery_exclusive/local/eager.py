@@ -13,7 +13,7 @@ from celery.exceptions import Retry
 from celery.utils import uuid
 from celery.utils.functional import noop
 
-from celery_exclusive import notices
+from celery_exclusive import notices, outcomes
 from celery_exclusive.core.admission import Outcome
 from celery_exclusive.core.claim import FINISHED, WINDOW, Claim, UniqueClaim
 from celery_exclusive.core.direct import admit_directly
@@ -27,6 +27,7 @@ from celery_exclusive.options.amounts import MOST
 from celery_exclusive.options.declared import Exclusive, UniqueOption
 from celery_exclusive.options.keys import key_of
 from celery_exclusive.options.option import Option
+from celery_exclusive.outcomes import Subject
 from celery_exclusive.publishing.call_options import pop_call_options
 from celery_exclusive.run import Run, UniqueLease, current_run, leases_of_runs, runs, within
 from celery_exclusive.services import Services
@@ -102,10 +103,11 @@ class _EagerRun:
     def admitted(self) -> Generator[Run]:
         """Acquire the keys for a block, unless the body has to be skipped or to fail."""
         with ExitStack() as releases:
+            releases.callback(self.run.tell)
             lock, unique = self.claim_to_lock(releases), self.claim_to_unique_key(releases)
             for claim in (lock, unique and unique.claim):
                 if claim:
-                    acquisition = Acquisition(self.services, claim, f"Task {self.task.name}[{self.id}]")
+                    acquisition = Acquisition(self.services, claim, self.subject(claim.key))
                     self.acquisitions[claim.key] = acquisition
                     releases.callback(acquisition.release)
             on_conflict = self.exclusive.on_conflict if self.exclusive else "wait"
@@ -162,6 +164,9 @@ class _EagerRun:
         """Whether calls run under `task_always_eager`, where nothing conflicts, unless a test wants it to."""
         return self.task.app.conf.task_always_eager and not self.services.conflicts_when_eager
 
+    def subject(self, key: str) -> Subject:
+        return Subject(self.task.name, self.id, key, tell=self.run.note)
+
     def key_of(self, option: Option) -> str | None:
         """Return the key. None: the arguments do not fit, for which the call itself raises an error."""
         try:
@@ -192,10 +197,10 @@ class _EagerRun:
             raise error
         if lock and not self.run.lease:
             self.run.runs_without_lease = True
-            notices.runs_without_lease(self.services, self.task.name, self.id, lock.key, error)
+            outcomes.runs_without_lease(self.services, self.subject(lock.key), error)
         elif unique:
             self.run.runs_without_lease = not self.run.lease
-            notices.continues_without_key(self.task.name, self.id, unique.claim.key, error)
+            outcomes.continues_without_key(self.subject(unique.claim.key), error)
 
     def carry_out(self, outcome: Outcome, unique: UniqueClaim | None) -> None:
         if outcome.kind == "run":
@@ -204,6 +209,8 @@ class _EagerRun:
                 may_hold = outcome.may_hold_unique
                 self.run.unique = UniqueLease(unique.claim, unique.until, may_hold, end=self.end_body)
                 self.run.unique_lease = acquisition.lease if may_hold else None
+            if begun := next(iter(self.acquisitions.values()), None):  # of its lock, or else its unique key
+                begun.note_begun()
             return
         key, existing_id = outcome.key, outcome.existing_id
         option = self.exclusive
@@ -219,14 +226,12 @@ class _EagerRun:
         if outcome.reason == "duplicate":
             self.duplicate_of = existing_id
             if self.unique and self.unique.refuses_duplicates:
+                outcomes.duplicate(self.subject(key), existing_id, fails=True)
                 text = f"task {self.task.name} did not run: unique key {key} is held by {existing_id}"
                 raise DuplicateTask(text, key, existing_id)
-            notices.duplicate(self.task.name, self.id, key, existing_id)
-        elif outcome.kind == "skip" and outcome.reason == "given up" and option:
-            by, others = outcome.by, outcome.others
-            notices.given_up(self.task.name, self.id, key, option.give_up_after, by, others)
-        elif outcome.kind == "skip":
-            notices.skipped(self.task.name, self.id, key, outcome.by, outcome.others)
+        wait_s = self.acquisitions[key].wait_s
+        seconds = option.give_up_after if option else None
+        outcomes.ended_without_body(self.subject(key), outcome, seconds, wait_s)
         self.run.replace_body(self.task.name, outcome, self.exclusive, self.unique)
 
     def end_body(self, error: BaseException | None) -> None:

@@ -10,7 +10,7 @@ from typing import Any, NoReturn
 
 from typing_extensions import Never
 
-from celery_exclusive import notices
+from celery_exclusive import notices, outcomes
 from celery_exclusive.core.claim import first_task_id
 from celery_exclusive.core.records import SECOND
 from celery_exclusive.errors import ExclusiveError, LockHeld, NoLease, OptionError, did_you_mean, shown
@@ -20,7 +20,9 @@ from celery_exclusive.local.acquisition import Acquisition, new_claim
 from celery_exclusive.local.holdings import Holdings
 from celery_exclusive.options.amounts import A_COUNT, MIN_TTL, is_count, is_duration, seconds_from
 from celery_exclusive.options.key_text import absolute_key
+from celery_exclusive.outcomes import Subject
 from celery_exclusive.services import services_of
+from celery_exclusive.signals import lock_outcome
 from celery_exclusive.system.off_loop import is_in_loop, off_loop
 
 _ELSEWHERE = {
@@ -231,8 +233,7 @@ class lock:  # noqa: N801 - it is read like a verb, as in contextlib
         acquisition = self._new_acquisition()
         try:
             acquisition.acquire(self.wait)
-            if acquisition.lease:
-                self._holdings.add(acquisition, is_block=is_block)
+            self._note(acquisition, is_block=is_block)
             return acquisition
         except BaseException:
             acquisition.release()
@@ -246,14 +247,21 @@ class lock:  # noqa: N801 - it is read like a verb, as in contextlib
             )
         acquisition = self._new_acquisition()
         await acquisition.aacquire(self.wait)
+        self._note(acquisition, is_block=is_block)
+        return acquisition
+
+    def _note(self, acquisition: Acquisition, *, is_block: bool) -> None:
         if acquisition.lease:
             self._holdings.add(acquisition, is_block=is_block)
-        return acquisition
+            acquisition.note_begun()
+        elif lock_outcome.receivers:
+            outcomes.not_acquired(acquisition.subject, acquisition.held.by, acquisition.wait_s)
 
     def _new_acquisition(self) -> Acquisition:
         owner_name = f"lock:{gethostname()}:{os.getpid()}"
         claim = new_claim(owner_name, self.key, round(self.ttl * SECOND), self.limit)
-        return Acquisition(services_of(self.app, "lock()"), claim, owner_name)
+        subject = Subject(None, owner_name, self.key)
+        return Acquisition(services_of(self.app, "lock()"), claim, subject)
 
     def _granted(self, acquisition: Acquisition) -> Lease:
         if acquisition.lease:

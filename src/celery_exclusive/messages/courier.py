@@ -12,12 +12,13 @@ from dataclasses import dataclass, field, replace
 from threading import Event, RLock, Thread, current_thread
 from typing import TYPE_CHECKING
 
-from celery_exclusive import notices
+from celery_exclusive import notices, outcomes
 from celery_exclusive.core.claim import task_id
 from celery_exclusive.core.operations import Remove
 from celery_exclusive.messages.header import Header
 from celery_exclusive.messages.namespace import keep_namespace, own_broker
 from celery_exclusive.messages.republish import Republisher
+from celery_exclusive.outcomes import Subject
 from celery_exclusive.stores.base import Reply, Wake
 from celery_exclusive.system.deadline import at_most
 from celery_exclusive.system.forks import forks_wait
@@ -61,7 +62,7 @@ class Courier:
     def follow_up(self, reply: Reply, wait: float = _WAIT) -> None:
         """Republish the messages of a reply and log the tasks that stepped aside; wait for it briefly."""
         for key, id in reply.aside:
-            run_in_hub(notices.stepped_aside, key, id)
+            run_in_hub(outcomes.stepped_aside, Subject(None, task_id(id), key))
         if not reply.wake:
             return
         batch = _Batch(reply.wake, time.monotonic() + self.services.settings.exclusive_offer)
@@ -153,13 +154,13 @@ class Courier:
             if wake.message:
                 notices.forged(wake.key, wake.id)
             else:
-                notices.message_gone(wake.key, wake.id)
+                outcomes.message_gone(Subject(None, task_id(wake.id), wake.key))
             # The broker may have the genuine message, which runs when it is redelivered.
             self.services.store.apply(wake.key, Remove(wake.id, ending="open"))
 
     def _drop(self, wake: Wake, header: Header) -> None:
         """Remove a task whose queue was deleted from its line."""
         id = task_id(wake.id)
-        notices.queue_deleted(id, header.route[0] if header.route else "", wake.key)
+        outcomes.queue_deleted(Subject(None, id, wake.key), header.route[0] if header.route else "")
         self.services.releaser.add_message(id, header)
         self.services.store.apply(wake.key, Remove(wake.id))

@@ -12,13 +12,14 @@ from typing import TYPE_CHECKING, Any
 from celery.signals import before_task_publish
 from celery.utils import uuid
 
-from celery_exclusive import notices
+from celery_exclusive import outcomes
 from celery_exclusive.core.claim import publish_id, task_id
 from celery_exclusive.core.operations import Answer, Applied, Enqueue, Held, Parked
 from celery_exclusive.errors import OptionError, StoreError, StoreUnavailable
 from celery_exclusive.options.amounts import microseconds
 from celery_exclusive.options.declared import Debounce
 from celery_exclusive.options.key_headers import own_headers
+from celery_exclusive.outcomes import Subject
 from celery_exclusive.publishing.asking import AskingPublish
 from celery_exclusive.publishing.message import OF_ONE_CALL, NotSent
 from celery_exclusive.publishing.ordered import OrderedPublish, leads_to_a_queue, stored_message
@@ -56,7 +57,7 @@ class DebouncedPublish(AskingPublish):
     def publish(self) -> Any:
         """Put the message into a window, or send it at once if the store does not answer, where it may."""
         message, result = self.message, None
-        facts = message.task.name, message.id, self.key
+        subject = Subject(message.task.name, message.id, self.key)
         if message.options.get("countdown") or message.options.get("eta"):
             if not message.origin.is_celerys:
                 raise self._wrong("a window says when its call runs, and no countdown= or eta= does")
@@ -68,11 +69,11 @@ class DebouncedPublish(AskingPublish):
             except StoreError as error:
                 if not self.goes_without:
                     raise
-                notices.continues_without_window(*facts, error)
+                outcomes.continues_without_window(subject, error)
                 return self._send_at_once()
         if result is not None:
             return result
-        notices.has_no_window(*facts)
+        outcomes.has_no_window(subject)
         return self._send_at_once()
 
     def _join(self) -> Any:

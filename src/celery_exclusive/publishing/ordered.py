@@ -11,14 +11,16 @@ from typing import TYPE_CHECKING, Any
 
 from kombu.compression import decompress
 
-from celery_exclusive import notices
+from celery_exclusive import outcomes
 from celery_exclusive.core.operations import Answer, Applied, Enqueue, KeyOperation, Parked, Remove
 from celery_exclusive.errors import StoreError
 from celery_exclusive.messages.header import Header
 from celery_exclusive.messages.stored import StoredMessage
 from celery_exclusive.options.amounts import microseconds_until
+from celery_exclusive.outcomes import Subject
 from celery_exclusive.publishing.asking import AskingPublish
 from celery_exclusive.publishing.long_lines import warn_of_long_line
+from celery_exclusive.signals import lock_outcome
 
 if TYPE_CHECKING:
     from celery_exclusive.options.declared import Exclusive
@@ -90,6 +92,8 @@ class OrderedPublish(AskingPublish):
     def _note_place(self, answer: Answer | None) -> None:
         if isinstance(answer, Parked):
             warn_of_long_line(self.message.task.name, self.key, answer.position)
+            if lock_outcome.receivers:
+                outcomes.joined_line(self._subject, answer.position)
 
     def _terms(self, encoded: Encoded) -> tuple[int, int | None, int | None, bool]:
         """Return the limit of the line, and the terms on which the message waits there.
@@ -109,11 +113,15 @@ class OrderedPublish(AskingPublish):
         """
         return not encoded.exchange if self.option.order is None else leads_to_a_queue(encoded)
 
+    @property
+    def _subject(self) -> Subject:
+        return Subject(self.message.task.name, self.message.id, self.key)
+
     def _go_without_place(self, error: StoreError) -> None:
         """Let the message be sent without its place, or raise."""
         if not self.goes_without:
             raise error
-        notices.continues_without_place(self.message.task.name, self.message.id, self.key, error)
+        outcomes.continues_without_place(self._subject, error)
         self._has_no_store = True
 
     def undoing(self) -> tuple[list[KeyOperation], list[KeyOperation]]:

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 from celery.signals import beat_init, before_task_publish
 
-from celery_exclusive import notices
+from celery_exclusive import outcomes
 from celery_exclusive.core.claim import task_id
 from celery_exclusive.errors import DuplicateTask, OptionError
 from celery_exclusive.options.declared import Unique
@@ -66,10 +66,11 @@ def existing_result(
     existing_id: str,
 ) -> Any:
     """Return the handle of the task that holds the key, for a call that is not sent."""
-    if option and option.refuses_duplicates and not _is_beats(options):
+    fails = bool(option and option.refuses_duplicates and not _is_beats(options))
+    outcomes.not_published(task.name, key, existing_id, fails=fails)
+    if fails:
         text = f"task {task.name} was not published: unique key {key} is held by {existing_id}"
         raise DuplicateTask(text, key, existing_id)
-    notices.not_sent(task.name, key, existing_id)
     result = result_of(services, options, existing_id)
     result.outcome, result.existing_id, result.key = "skipped", existing_id, key
     return result

@@ -19,7 +19,7 @@ from celery.signals import before_task_publish
 from kombu import Producer
 from kombu.exceptions import OperationalError
 
-from celery_exclusive import notices
+from celery_exclusive import outcomes
 from celery_exclusive.core.claim import PERIOD, Claim, publish_id
 from celery_exclusive.core.operations import (
     AcquireAlone,
@@ -33,6 +33,7 @@ from celery_exclusive.core.plan import run_plan
 from celery_exclusive.core.publishing import PHASES, Call, Kind, Sending, publish, unpublished
 from celery_exclusive.errors import DuplicateTask, StoreError
 from celery_exclusive.messages.header import Header
+from celery_exclusive.outcomes import Subject
 from celery_exclusive.publishing.asking import AskingPublish
 from celery_exclusive.publishing.message import NotSent
 from celery_exclusive.publishing.ordered import OrderedPublish
@@ -175,7 +176,7 @@ class UniquePublish(AskingPublish):
         """Let the message be sent without its key, which its worker acquires if it can, or raise."""
         if not self.goes_without:
             raise error
-        notices.continues_without_key(self.task.name, self.message.id, self.key, error)
+        outcomes.continues_without_key(Subject(self.task.name, self.message.id, self.key), error)
         self._note_heir(is_handed_over=self.may_hold)
         self.header, self.sending = replace(self.header, unique=None), Sending()
         return self.sending
@@ -191,6 +192,7 @@ class UniquePublish(AskingPublish):
         assert self.sending  # noqa: S101 - it was refused
         name, key, existing_id = self.task.name, self.key, self.sending.existing_id
         if self.sending.kind == "error":
+            outcomes.not_published(name, key, existing_id, fails=True)
             raise DuplicateTask(
                 f"task {name} publishes a call with its own unique key {key} inside its body, which would be "
                 "skipped each time: use Unique(until='started'), or publish it with unique=None",

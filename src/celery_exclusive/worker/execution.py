@@ -14,7 +14,7 @@ from billiard.exceptions import WorkerLostError
 from celery.exceptions import Ignore, Reject
 from celery.states import IGNORED, REJECTED
 
-from celery_exclusive import notices
+from celery_exclusive import notices, outcomes
 from celery_exclusive.brokers import counts_deliveries
 from celery_exclusive.core.admission import Outcome, Policy, admit
 from celery_exclusive.core.operations import Acquire, Answer, Applied, Granted
@@ -23,13 +23,15 @@ from celery_exclusive.errors import StoreError, StoreRefused, StoreUnavailable
 from celery_exclusive.leases.attempts import Attempts
 from celery_exclusive.messages.republish import Republisher
 from celery_exclusive.messages.stored import StoredMessage
+from celery_exclusive.outcomes import Subject
 from celery_exclusive.run import Run, within
 from celery_exclusive.seams.celery_request import Ending, trace_ok
+from celery_exclusive.signals import lock_outcome
 from celery_exclusive.system.deadline import deadline
 from celery_exclusive.system.signals import undisturbed
 from celery_exclusive.worker.context import WorkerContext
 from celery_exclusive.worker.reading import Received
-from celery_exclusive.worker.report import log_outcome, name_of_key
+from celery_exclusive.worker.report import report, subject_of, waited
 from celery_exclusive.worker.reschedule import DeliverAgain, next_try
 from celery_exclusive.worker.roster import Slot
 from celery_exclusive.worker.run_leases import RunLeases
@@ -86,9 +88,13 @@ class Execution:
             done = entered is not None and not self.delivery.is_redelivered_for(error)
             raise
         finally:
-            if not isinstance(entered, (Ignore, Reject)):
-                with undisturbed():
-                    self.leases.release(entered, done=done)
+            try:
+                if not isinstance(entered, (Ignore, Reject)):
+                    with undisturbed():
+                        self.leases.release(entered, done=done)
+            finally:
+                if self.run.untold:
+                    self.run.tell()
 
     def enter(self) -> Outcome | Ignore | Reject:
         """Acquire the keys; return the outcome of the run, or the exception that ends the delivery.
@@ -117,6 +123,10 @@ class Execution:
                 entered = None if may_have_expired else self.carry_out(outcome)
             if entered:
                 return entered
+
+    @property
+    def subject(self) -> Subject:
+        return Subject(self.task.name, self.task_id, self.delivery.key, tell=self.run.note)
 
     @property
     def policy(self) -> Policy:
@@ -177,7 +187,7 @@ class Execution:
         option = delivery.exclusive_option if delivery.exclusive else delivery.unique_option
         if may_run and self.services.allows_without(option):
             self.run.runs_without_lease = True
-            notices.runs_without_lease(self.services, self.task.name, self.task_id, delivery.key, error)
+            outcomes.runs_without_lease(self.services, self.subject, error)
             return Outcome("run")
         end: Ignore | Reject | None
         if delivery.acks_late and not counts_deliveries(self.task.app.conf):
@@ -186,7 +196,7 @@ class Execution:
             pause = min(self.services.settings.exclusive_store_wait, _PAUSE)
             end = self.publish_again(delivery.stored.delayed(pause))
         if end:
-            notices.message_requeued(self.services, self.task.name, self.task_id, delivery.key, error)
+            outcomes.message_requeued(self.services, self.subject, error)
             self.leases.owe(done=False, redelivered=True)
         return end
 
@@ -198,14 +208,18 @@ class Execution:
             if later := next_try(self.delivery.stored, option.give_up_after if option and gives_up else None):
                 again, pause = later
                 if end := self.publish_again(again):
-                    name = name_of_key(self.task, self.delivery, self.call, outcome.key)
-                    notices.rescheduled(self.task.name, self.task_id, name, outcome.by, outcome.others, pause)
+                    subject = subject_of(self.task, self.delivery, self.call, outcome.key, self.run)
+                    wait_s = waited(self.delivery)
+                    outcomes.rescheduled(subject, outcome.by, outcome.others, pause, wait_s)
                 return end
             outcome = outcome.given_up(self.policy.on_give_up)
         self.leases.note_granted(outcome, self.asked_at)
         if outcome.kind == "run":
             if self.delivery.deaths:
                 self.look_at_deaths()
+            if lock_outcome.receivers and not self.run.failure and self.leases.lease:
+                self.leases.is_told = True
+                outcomes.acquired(self.subject, waited(self.delivery))
             return outcome
         is_against = outcome.kind in ("skip", "fail") and outcome.is_against(self.task_id)
         if is_against and not self.services.has_rpc_results:  # it must not replace the result of its owner
@@ -213,7 +227,7 @@ class Execution:
                 self.call[3]["ignore_result"] = True
             else:
                 self.is_ignored, outcome = True, replace(outcome, kind="skip")
-        log_outcome(self.task, self.delivery, self.call, outcome)
+        report(self.task, self.delivery, self.call, outcome, self.run)
         if outcome.kind in ("wait", "drop"):
             return Ignore(outcome.kind)
         delivery = self.delivery
@@ -223,13 +237,13 @@ class Execution:
     def look_at_deaths(self) -> None:
         """Log the dead runs before this one, and fail it without its body if there were too many."""
         most, deaths = self.services.settings.exclusive_max_deaths, self.delivery.deaths
-        notices.recovered(self.task.name, self.task_id, self.delivery.key, deaths)
+        outcomes.recovered(self.subject, deaths)
         if most and deaths >= most:
             self.run.failure = WorkerLostError(
                 f"task {self.task.name} was started {deaths} times, and each time its worker died before the "
                 f"end: exclusive_max_deaths={most} gives it up"
             )
-            notices.gave_up(self.services, self.task.name, self.task_id, self.delivery.key, deaths)
+            outcomes.gave_up(self.services, self.subject, deaths)
 
     def publish_again(self, again: StoredMessage) -> Ignore | None:
         """Publish the message again, or have it delivered again. None: the broker did not accept it."""

@@ -41,6 +41,8 @@ class GatedTask(TracedTask, TaskMixin):
             super().before_start(task_id, args, kwargs)  # type: ignore[misc]
             return
         run.body_over = False
+        if run.untold:
+            run.tell()
         try:
             super().before_start(task_id, args, kwargs)  # type: ignore[misc]
         except BaseException as error:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from celery.utils.functional import noop
 
-from celery_exclusive import notices
+from celery_exclusive import notices, outcomes
 from celery_exclusive.core.claim import WINDOW
 from celery_exclusive.core.endings import body_ended, leave_no_copy
 from celery_exclusive.core.heir import Heir
@@ -18,6 +18,7 @@ from celery_exclusive.core.records import SECOND
 from celery_exclusive.errors import StoreError
 from celery_exclusive.leases.attempts import Attempts
 from celery_exclusive.leases.lease import Lease
+from celery_exclusive.outcomes import Subject
 from celery_exclusive.run import UniqueLease
 from celery_exclusive.system.deadline import deadline
 from celery_exclusive.system.signals import undisturbed
@@ -36,7 +37,8 @@ class RunLeases:
     """Notes the leases that a run is granted, and releases them: its unique key when the body has ended.
 
     `is_uncertain`: a request without an answer may have released the unique key. `heir`: the retry to which
-    the run leaves its lock. `is_inherited`: the run holds the lock under the id of the heir.
+    the run leaves its lock. `is_inherited`: the run holds the lock under the id of the heir. `is_told`:
+    receivers were told that the body begins.
     """
 
     worker: WorkerContext
@@ -47,6 +49,7 @@ class RunLeases:
     is_uncertain: bool = False
     heir: Heir | None = None
     is_inherited: bool = False
+    is_told: bool = False
 
     def __post_init__(self) -> None:
         if unique := self.delivery.unique:
@@ -71,6 +74,11 @@ class RunLeases:
                 self.run.unique_lease = self._lease(unique.claim, outcome.unique_fence, asked_at)
         if outcome.kind == "run" or outcome.has_lock:
             self.slot.hold(*held)
+
+    @property
+    def lease(self) -> Lease | None:
+        """The lease under which the body runs: on its lock, or else on its unique key."""
+        return self.run.lease or self.run.unique_lease
 
     def _lease(self, claim: Claim, fence: int, asked_at: float) -> Lease:
         worker = self.worker
@@ -114,7 +122,7 @@ class RunLeases:
             with deadline(self.run.end.left):
                 answer = attempts.make(partial(store.apply, lock.key, heir.inherit())).answer
         except StoreError as error:
-            notices.lock_not_left(self.task, self.run.task_id, lock.key, error)
+            outcomes.lock_not_left(self._subject(lock), error)
             answer = None
         self.is_inherited = isinstance(answer, Granted)
         if self.is_inherited:
@@ -162,6 +170,8 @@ class RunLeases:
             self._release_unique_key(self.delivery.unique)
         if done and outcome and outcome.kind in ("run", "skip", "fail"):
             self._end_window()
+        if self.is_told and self.lease:
+            outcomes.released(self._subject(self.lease), self.lease.held_s)
         if interruption and not isinstance(interruption, Exception):
             raise interruption
 
@@ -187,7 +197,7 @@ class RunLeases:
                     interruption = interruption or error
             found |= reply.answer == Applied(True)
         if self.run.lease and not (found or attempts.is_repeated or interruption):
-            notices.lease_lost(services, self.task, self.run.task_id, exclusive.key)
+            self._tell_lost(self.run.lease)
         return interruption
 
     def _releases(self, lock: Claim, *, done: bool) -> Iterable[Requeue | Release | Remove]:
@@ -230,9 +240,17 @@ class RunLeases:
 
     def _log_if_lost(self, unique: UniqueLease, answer: object) -> None:
         """Log a lease that was lost before its body ended, but not to a retry or replacement."""
-        is_lost = self.run.unique_lease and answer == Applied(False) and not unique.is_handed_over
-        if is_lost and not self.is_uncertain:
-            notices.lease_lost(self.worker.services, self.task, self.run.task_id, unique.claim.key)
+        lease = self.run.unique_lease
+        is_lost = answer == Applied(False) and not unique.is_handed_over
+        if lease and is_lost and not self.is_uncertain:
+            self._tell_lost(lease)
+
+    def _tell_lost(self, lease: Lease) -> None:
+        outcomes.lease_lost(self.worker.services, self._subject(lease), lease.held_s)
+        self.is_told = False  # it is not released
+
+    def _subject(self, of: Claim | Lease) -> Subject:
+        return Subject(self.task, self.run.task_id, of.key, tell=self.run.note)
 
     def owe(self, *, done: bool, redelivered: bool = False) -> None:
         """Let the background releaser release the leases when the store answers again.

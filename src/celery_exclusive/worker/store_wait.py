@@ -11,10 +11,11 @@ from typing import TYPE_CHECKING, Any
 
 from celery.exceptions import SoftTimeLimitExceeded
 
-from celery_exclusive import notices
+from celery_exclusive import outcomes
 from celery_exclusive.core.operations import Acquire, KeyOperation
 from celery_exclusive.errors import StoreUnavailable
 from celery_exclusive.leases.attempts import Attempts
+from celery_exclusive.outcomes import Subject
 from celery_exclusive.stores.base import Reply
 from celery_exclusive.system.deadline import Budget, deadline
 
@@ -75,7 +76,7 @@ class StoreWait:
                     if is_over(pause):
                         raise
                     if pause == _FIRST_PAUSE:
-                        notices.store_wait(self.task.name, self.request["id"], error)
+                        outcomes.store_wait(Subject(self.task.name, self.request["id"], key), error)
                     try:
                         _sleep(pause * random.uniform(0.5, 1.5), unless=is_over)
                     except SoftTimeLimitExceeded as limit:

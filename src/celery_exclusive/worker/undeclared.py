@@ -11,12 +11,13 @@ from typing import TYPE_CHECKING, Any
 
 from celery.signals import task_received, task_rejected, task_revoked, task_unknown
 
-from celery_exclusive import notices
+from celery_exclusive import notices, outcomes
 from celery_exclusive.core.claim import FINISHED, WINDOW
 from celery_exclusive.core.operations import Applied, Remove
 from celery_exclusive.errors import ExclusiveError
 from celery_exclusive.messages.header import HEADER, Header, read_header
 from celery_exclusive.options.declared import Exclusive
+from celery_exclusive.outcomes import Subject
 from celery_exclusive.seams.celery_request import as_dict
 from celery_exclusive.system.forks import forks_wait
 from celery_exclusive.worker.gate import GatedTask
@@ -100,4 +101,4 @@ class Undeclared:
             )
         else:
             if reply.answer == Applied(True):
-                notices.runs_without_option(task, id, key)
+                outcomes.runs_without_option(Subject(task, id, key))

@@ -62,7 +62,7 @@ def test_a_new_task_gives_up_after_its_time_in_line_and_names_the_holder(
     line.store.advance(29)
     assert line.admit_offer("b", policy).kind == "wait"  # an early copy does not begin the time anew
     line.store.advance(1)
-    assert seen(line.admit_offer("b", policy)) == (kind, "given up", "a")
+    assert seen(line.admit_offer("b", policy)) == (kind, "given_up", "a")
     assert line.store.inspect("x").all_waiting == 0
 
 
@@ -110,7 +110,7 @@ def test_a_step_that_waits_for_its_parent_may_be_replaced(line: Line) -> None:
 
 def test_a_task_that_cannot_be_parked_is_rescheduled_until_it_gives_up(line: Line) -> None:
     assert line.admit("b", LATEST, can_be_parked=False).kind == "reschedule"
-    assert seen(Outcome("reschedule", existing_id="a").given_up("skip")) == ("skip", "given up", "a")
+    assert seen(Outcome("reschedule", existing_id="a").given_up("skip")) == ("skip", "given_up", "a")
 
 
 @pytest.mark.proves("latest")
