@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import sys
 import warnings
-from contextlib import suppress
 from functools import partial, wraps
 from importlib import import_module
 from importlib.metadata import version
@@ -15,6 +14,7 @@ from celery import Celery
 from celery import Task as CeleryTask
 from kombu.utils.json import register_type
 
+from celery_exclusive.display import printable
 from celery_exclusive.errors import DuplicateTask, ExclusiveError, OptionError, did_you_mean, warn_of_task
 from celery_exclusive.leases.releaser import Releaser
 from celery_exclusive.local.eager import EagerTask
@@ -217,13 +217,21 @@ class Installer:
 
 
 def _bugreport(app: Any, bugreport: Callable[[], str]) -> str:
-    """Return the text of `celery -A proj report`, with the private names that this library depends on."""
+    """Return the text of `celery -A proj report`, with our version, store, and names of others."""
     load_transport(app)
     probe.load("celery", "billiard", "kombu")
-    with suppress(ExclusiveError):
-        app._celery_exclusive.store  # noqa: B018 - its driver is imported
-    lines = [f"celery-exclusive {version('celery-exclusive')}: {line}" for line in probe.report()]
+    place = _place(app._celery_exclusive)  # before the probe: the store's driver is imported
+    lines = [f"celery-exclusive {version('celery-exclusive')}: {line}" for line in (place, *probe.report())]
     return "\n".join([bugreport().rstrip("\n"), "", *lines, ""])
+
+
+def _place(services: Services) -> str:
+    """Return where the locks of an app are, without a password."""
+    try:
+        prefix = services.settings.exclusive_prefix
+        return printable(f"locks in {services.store.url} ({services.origin}), exclusive_prefix {prefix}")
+    except ExclusiveError as error:
+        return f"no store for locks: {error}"
 
 
 def _declared(task: Any, name: str) -> Option | None:

@@ -151,6 +151,19 @@ def trouble(what: str, error: BaseException) -> None:
     logger.warning("%s: %s", what, error)
 
 
+def failed(what: str, error: Exception, traceback: Exception | None) -> None:
+    """Log the first failure of a repeated activity, with its traceback unless the error explains itself."""
+    logger.warning("%s failed; retrying: %s", what, error, exc_info=traceback)
+
+
+def still_fails(what: str, seconds: float, error: Exception) -> None:
+    logger.warning("%s has failed for %.0f s; retrying: %s", what, seconds, error)
+
+
+def recovered(what: str, seconds: float) -> None:
+    logger.info("%s recovered after %.0f s", what, seconds)
+
+
 def releases_dropped(key: str, count: int) -> None:
     text = (
         "leases that could not be released: %d, the first on key %s. They expire after their ttl or "

@@ -187,7 +187,7 @@ def test_while_the_store_is_down_tasks_wait_and_run_when_it_is_back(
     worker.wait_for_log("the renewal of leases failed; retrying: store")
     store.restart()
     lab.journal.wait_for("end", tag="during")
-    worker.wait_for_log("recovered: the renewal of leases")
+    worker.wait_for_log("the renewal of leases recovered after")
     assert lab.journal.tags("start", key="k") == ["before", "during"]
     assert_nothing_is_left(lab, "k")
 

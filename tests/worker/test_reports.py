@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from importlib.metadata import version
 from pathlib import Path
 
 import pytest
@@ -53,3 +54,6 @@ def test_report_and_inspect_conf_show_the_place_of_the_store_and_no_password(
         assert f"redis://**@127.0.0.1:{server.port}/0" in shown
         assert setting in shown
         assert "hunter2" not in shown
+        if words == ["report"]:
+            ours = f"celery-exclusive {version('celery-exclusive')}: locks in redis://me:**@127.0.0.1:{server.port}/0"
+            assert f"{ours} (exclusive_store), exclusive_prefix cx\n" in shown

@@ -152,7 +152,7 @@ def test_a_store_that_restarts_with_its_data_has_forgotten_neither_holder_nor_li
     store.kill()
     worker.wait_for_log(f"] {HEARTBEAT} failed; retrying: ")
     store.restart()
-    worker.wait_for_log(f"] recovered: {HEARTBEAT}")
+    worker.wait_for_log(f"] {HEARTBEAT} recovered after")
     assert lab.waiting("patient", "k") == 1
     lab.open("holder")
     assert [result.get(timeout=DEADLINE) for result in (holder, waiting)] == ["holder", "next"]

@@ -54,7 +54,7 @@ def begun(worker: Worker, what: str) -> int:
 
 
 def over(worker: Worker, what: str) -> int:
-    return worker.log.count(f"] recovered: {what}")
+    return worker.log.count(f"] {what} recovered after ")
 
 
 def assert_all_is_well(stage: Stage, lab: Lab, store: RedisServer) -> None:
