@@ -172,6 +172,16 @@ def page_of(found: Sequence[tuple[Cursor, Place]], count: int) -> Page:
     return Page(places, found[count - 1][0] if len(found) > count else None)
 
 
+class Times(NamedTuple):
+    """The time of a store's clock, and of the last sweep by that clock, in microseconds.
+
+    `swept` is None if no sweep is known: a Redis forgets it after an hour, and memcached needs none.
+    """
+
+    now: int
+    swept: int | None
+
+
 class Store(Protocol):
     """A store of leases and lines.
 
@@ -227,6 +237,10 @@ class Store(Protocol):
         The token of a lease has the number of its worker: see `worker_number`. A store that cannot list its
         keys knows no workers.
         """
+        ...
+
+    def times(self) -> Times:
+        """Return the time of the store's clock, and of the last sweep of the namespace, without a change."""
         ...
 
     def inspect(self, key: str) -> Snapshot:

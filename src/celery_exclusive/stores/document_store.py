@@ -11,7 +11,16 @@ from celery_exclusive.core.operations import Acquire, Applied, Enqueue, Operatio
 from celery_exclusive.core.records import NAMED, NEVER, SECOND, SENT, SENT_LIFE, Document, Entry, Holder, Line
 from celery_exclusive.core.step import Transition, step
 from celery_exclusive.errors import StoreUnavailable, UnreadableKey
-from celery_exclusive.stores.base import TASKS_PER_PAGE, Capabilities, Cursor, Page, Reply, Snapshot, Wake
+from celery_exclusive.stores.base import (
+    TASKS_PER_PAGE,
+    Capabilities,
+    Cursor,
+    Page,
+    Reply,
+    Snapshot,
+    Times,
+    Wake,
+)
 from celery_exclusive.stores.workers import WorkerRecord
 
 CLOCK_MARGIN = 60_000_000
@@ -197,6 +206,9 @@ class DocumentStore(ABC):
 
     def workers(self) -> dict[int, list[WorkerRecord]]:
         return {}
+
+    def times(self) -> Times:
+        return Times(self.load("").now, None)
 
     def inspect(self, key: str) -> Snapshot:
         return snapshot(self.load(key, limit=NAMED))

@@ -26,7 +26,7 @@ from celery_exclusive.core.records import (
     readable,
 )
 from celery_exclusive.seams.python import native
-from celery_exclusive.stores.base import TASKS_PER_PAGE, Capabilities, Cursor, Page, Place, page_of
+from celery_exclusive.stores.base import TASKS_PER_PAGE, Capabilities, Cursor, Page, Place, Times, page_of
 from celery_exclusive.stores.document_store import CLOCK_MARGIN, Change, DocumentStore, Loaded
 from celery_exclusive.stores.workers import FORGOTTEN_AFTER, WorkerRecord, by_number
 
@@ -236,6 +236,10 @@ class MemoryStore(DocumentStore):
         with memory.lock:
             memory.workers = {text: until for text, until in memory.workers.items() if until > now}
             return by_number(memory.workers)
+
+    def times(self) -> Times:
+        with self._memory.lock:
+            return Times(self.clock(), self._memory.reaped or None)
 
     def scan(self, prefix: str = "") -> Iterator[str]:
         with self._memory.lock:

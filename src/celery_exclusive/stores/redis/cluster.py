@@ -16,11 +16,11 @@ from zlib import crc32
 from celery_exclusive.core.operations import Acquire, Applied, KeyOperation, Renew
 from celery_exclusive.core.records import NEVER, RENEWALS_PER_TTL, SECOND
 from celery_exclusive.errors import StoreUnavailable
-from celery_exclusive.stores.base import TASKS_PER_PAGE, Capabilities, Cursor, Page, Reply, Snapshot
+from celery_exclusive.stores.base import TASKS_PER_PAGE, Capabilities, Cursor, Page, Reply, Snapshot, Times
 from celery_exclusive.stores.redis.node import Call, script_call, slot_of
 from celery_exclusive.stores.redis.nodes import Nodes
 from celery_exclusive.stores.redis.server_facts import facts_of, warnings_of
-from celery_exclusive.stores.redis.store import RedisStore, Run, literal, names_like
+from celery_exclusive.stores.redis.store import RedisStore, Run, literal, names_like, read_sweep, time_of
 from celery_exclusive.stores.redis.witness import Witness
 from celery_exclusive.stores.text import to_bytes, to_text
 from celery_exclusive.stores.workers import WorkerRecord
@@ -132,6 +132,12 @@ class ClusterStore:
 
     def workers(self) -> dict[int, list[WorkerRecord]]:
         return self.buckets[0].workers()
+
+    def times(self) -> Times:
+        """Return the time of one node, and of the last sweep of the bucket that was swept longest ago."""
+        sweeps = [read_sweep(mark) for mark in self._ask_each("GET", "reaped")]
+        known = [swept for swept in sweeps if swept is not None]
+        return Times(time_of(self._nodes.primaries()[0]), min(known) if len(known) == BUCKETS else None)
 
     def inspect(self, key: str) -> Snapshot:
         return self.buckets[bucket_of(key)].inspect(key)

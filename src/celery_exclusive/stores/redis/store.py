@@ -26,6 +26,7 @@ from celery_exclusive.stores.base import (
     Page,
     Reply,
     Snapshot,
+    Times,
     as_repeated,
     older_version,
 )
@@ -221,6 +222,10 @@ class RedisStore:
                 return {}
             raise
 
+    def times(self) -> Times:
+        swept = self._client.ask("GET", f"{self._base}reaped")
+        return Times(int(self.clock() or time_of(self._client)), read_sweep(swept))
+
     def has_line(self) -> bool:
         """Whether a message is stored here."""
         return bool(self._client.ask("ZCARD", f"{self._base}due"))
@@ -240,7 +245,7 @@ class RedisStore:
         id, lease = fields[:2] if fields[0] else fields[2:]
         now, expiry = self.clock(), lease.partition(b" ")[0]
         if now == "":
-            now = int(time[0]) * SECOND + int(time[1])
+            now = _read_time(time)
         return to_text(id) if expiry.isdigit() and int(expiry) > int(now) else ""
 
     def inspect(self, key: str) -> Snapshot:
@@ -372,6 +377,20 @@ class RedisStore:
 def _clock_of_the_server() -> str:
     """Return what a script gets in place of a time, so that it reads the server's clock."""
     return ""
+
+
+def time_of(server: Server) -> int:
+    """Return the time of a server's clock, in microseconds."""
+    return _read_time(server.ask("TIME"))
+
+
+def read_sweep(text: bytes | None) -> int | None:
+    """Return the time of the last sweep, as the server keeps it."""
+    return int(text) if text and text.isdigit() else None
+
+
+def _read_time(answer: Sequence[bytes]) -> int:
+    return int(answer[0]) * SECOND + int(answer[1])
 
 
 def literal(text: str) -> str:

@@ -11,7 +11,7 @@ from typing import Generic, TypeVar
 from celery_exclusive.core.operations import Applied, Operation, Reap, Renew
 from celery_exclusive.core.records import NEVER, SECOND
 from celery_exclusive.errors import OptionError, StoreError, StoreUnavailable, UnreadableKey
-from celery_exclusive.stores.base import TASKS_PER_PAGE, Capabilities, Cursor, Page, Reply, Snapshot
+from celery_exclusive.stores.base import TASKS_PER_PAGE, Capabilities, Cursor, Page, Reply, Snapshot, Times
 from celery_exclusive.stores.document_store import sweep
 from celery_exclusive.stores.sql.transaction import Transaction
 from celery_exclusive.stores.workers import WorkerRecord
@@ -101,6 +101,9 @@ class SqlStore(ABC, Generic[K]):
 
     def workers(self) -> dict[int, list[WorkerRecord]]:
         return self.transact(lambda transaction: transaction.workers(), writes=False)
+
+    def times(self) -> Times:
+        return self.transact(lambda transaction: transaction.times(), writes=False)
 
     def inspect(self, key: str) -> Snapshot:
         return self.transact(lambda transaction: transaction.inspect(key), writes=False)

@@ -391,6 +391,10 @@ class Transaction(DocumentStore):
         found = self._all(statements.WORKERS, self.namespace, _OF_WORKERS, self.now)
         return by_number(text for (text,) in found if isinstance(text, bytes))
 
+    def times(self) -> base.Times:
+        _, reaped, *_ = self._one(statements.NAMESPACE, self.namespace)
+        return base.Times(self.now, reaped or None)
+
     def _space(self, worker: WorkerRecord | None = None) -> Any:
         """Return the namespace's row, to be changed, and until when the record of a worker is kept."""
         if not worker:

@@ -195,6 +195,24 @@ class UpkeepPromises(Subject):
         store.reap(every=every)
         until(lambda: store.reap(every=every).answer == Applied(True), "the period is over")
 
+    @pytest.mark.promise(
+        "The store says when it was last swept, by its own clock, and a look at it changes nothing",
+        name="last sweep",
+        broke="the time of another clock; a look that counts as a sweep: each red",
+    )
+    def test_the_time_of_the_last_sweep_is_known(self) -> None:
+        store = self.client()
+        if not store.capabilities.line:
+            pytest.skip("this store needs no sweep")
+        assert store.times().swept is None
+        assert store.reap().answer == Applied(True)
+        seen = store.times()
+        assert seen.swept is not None
+        assert seen.swept <= seen.now
+        until(lambda: self.client().times().now > seen.now, "the clock goes on")
+        assert self.client().times().swept == seen.swept
+        assert store.reap().time <= store.times().now
+
     @pytest.mark.proves("sweeps")
     def test_a_sweep_looks_at_no_more_keys_than_its_limit(self) -> None:
         keys = [self.key_of_dying_holder("b") for _ in range(5)]
