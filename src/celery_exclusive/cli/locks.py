@@ -24,8 +24,9 @@ class _Group(click.Group):
     def make_context(self, *args: Any, **kwargs: Any) -> click.Context:
         from celery_exclusive.cli.commands import commands
         from celery_exclusive.cli.looking import ls, show, why
+        from celery_exclusive.cli.metrics import metrics
 
-        for command in (ls, show, why):
+        for command in (ls, show, why, metrics):
             commands.add_command(command)
         self.commands = commands.commands
         return super().make_context(*args, **kwargs)

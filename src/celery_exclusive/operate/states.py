@@ -105,16 +105,26 @@ def is_key_of(task: str, key: str) -> bool:
     return without_hash(key) == own_key(task, key[:1])
 
 
+def tasks_by_key(services: Services) -> dict[str, str]:
+    """Return the name of each task of the app by the key of the whole task."""
+    return {own_key(name): name for name in services.app.tasks}
+
+
+def task_of(key: str, tasks: Mapping[str, str]) -> str | None:
+    """Return the task that a key belongs to, of `tasks_by_key`. None: tasks share it, or it is unknown."""
+    return tasks.get("x" + without_hash(key[1:]))
+
+
 class _View:
     """The facts that all keys share: the tasks of the app by their keys, and the workers by their numbers."""
 
     def __init__(self, services: Services) -> None:
         self._services = services
-        self._names = {own_key(name): name for name in services.app.tasks}
+        self._names = tasks_by_key(services)
         self._workers: Mapping[int, Sequence[WorkerRecord]] | None = None
 
     def state(self, key: str, snapshot: Snapshot, calls: Mapping[tuple[str, str], StoredCall]) -> KeyState:
-        task = self._names.get("x" + without_hash(key[1:]))
+        task = task_of(key, self._names)
         known = [call for id in _first_ids(snapshot) if (call := calls[key, id]) is not UNKNOWN]
         call = known[0] if known else UNKNOWN
         ttl = self._ttl(task, key)

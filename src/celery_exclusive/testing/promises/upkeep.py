@@ -197,7 +197,6 @@ class UpkeepPromises(Subject):
 
     @pytest.mark.promise(
         "The store says when it was last swept, by its own clock, and a look at it changes nothing",
-        name="last sweep",
         broke="the time of another clock; a look that counts as a sweep: each red",
     )
     def test_the_time_of_the_last_sweep_is_known(self) -> None:
