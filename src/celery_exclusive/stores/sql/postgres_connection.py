@@ -42,8 +42,11 @@ class TranslatingCursor(psycopg.Cursor[Any]):
         super().execute(text, params, prepare=None if params else False)
 
     def executemany(self, query: Any, params_seq: Any, **_: Any) -> None:
-        text: Any = statements.translated(query)
-        super().executemany(text, params_seq)
+        if len(params_seq) == 1:  # a pipeline of psycopg takes longer
+            self.execute(query, *params_seq)
+        else:
+            text: Any = statements.translated(query)
+            super().executemany(text, params_seq)
 
     def send(self, request: Request, values: dict[str, Any]) -> Any:
         """Return libpq's result of a request. A cursor of psycopg would take twice the time of the server."""
