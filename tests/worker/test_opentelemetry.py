@@ -20,7 +20,7 @@ from celery_exclusive import Exclusive, Unique, install, lock
 from celery_exclusive.contrib.opentelemetry import ExclusiveInstrumentor
 from celery_exclusive.core.claim import Claim
 from celery_exclusive.core.records import SECOND
-from celery_exclusive.signals import lock_outcome
+from celery_exclusive.signals import LockOutcome, lock_outcome, send
 from tests.worker.embedded import embedded
 from tests.worker.journal import eventually
 
@@ -30,7 +30,7 @@ pytestmark = [
     pytest.mark.promise(
         "With OpenTelemetry outcomes are counted by task, waits and holds are measured, and the span of a "
         "task, of its publisher or of the code around a `lock()` tells the outcome",
-        broke="attributes set before the span of the run begins; a wait that is not over is measured",
+        broke="sent before the span of the run; a wait that is not over is measured; `released` described",
     ),
 ]
 
@@ -120,7 +120,9 @@ def test_the_spans_of_runs_and_the_metrics_tell_outcomes(app: Celery, telemetry:
     assert telemetry.points("hold.duration")["released", "feeds.load"].count == 1
 
 
-def test_the_span_around_a_duplicate_call_tells_its_outcome(app: Celery, telemetry: Telemetry) -> None:
+def test_the_span_around_a_duplicate_call_or_a_lock_tells_its_outcome(
+    app: Celery, telemetry: Telemetry
+) -> None:
     @app.task(name="feeds.sole", shared=False, unique=Unique())
     def sole() -> None: ...
 
@@ -130,11 +132,15 @@ def test_the_span_around_a_duplicate_call_tells_its_outcome(app: Celery, telemet
             app.tasks["feeds.sole"].delay()
     assert telemetry.span("a view", outcome="duplicate", reason="duplicate")
     assert telemetry.counts() == {("duplicate", "duplicate", "feeds.sole"): 1}
+    with telemetry.tracers.get_tracer("tests").start_as_current_span("a command"), lock("k", app=app):
+        pass
+    assert telemetry.span("a command", outcome="acquired", lock_key="x=k")
 
 
 def test_the_wait_for_a_lock_is_measured_when_it_is_over(app: Celery, telemetry: Telemetry) -> None:
     with lock("k", app=app):
         assert not lock("k", wait=0.05, app=app).acquire()
+    send(LockOutcome("waited", "feeds.later", "1", "x=k", "held", wait_s=5))  # it is rescheduled once more
     waits = telemetry.points("wait.duration")
     assert {labels: point.count for labels, point in waits.items()} == {("acquired",): 1, ("refused",): 1}
     assert waits[("refused",)].sum > 0
