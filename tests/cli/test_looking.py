@@ -54,7 +54,7 @@ def listed(desk: Desk, *words: str) -> list[str]:
     "`locks ls` lists the longest lines or waits first, so many keys, the keys of one task, or the ones that "
     "tasks wait for; with --watch again and again until Ctrl-C, in place of the list before on a terminal",
     name="locks ls, chosen",
-    broke="--top before --sort; a prefix for the name of a task; control codes in a pipe",
+    broke="--top before --sort; a prefix for the name of a task; no control codes on a terminal",
 )
 def test_keys_are_chosen_and_sorted(busy: Desk) -> None:
     everything = listed(busy)

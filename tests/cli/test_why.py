@@ -184,6 +184,16 @@ def test_a_task_that_waits_for_its_lock_and_holds_its_unique_key_is_told_its_pla
 
 
 @pytest.mark.proves("locks why")
+def test_a_retry_that_keeps_its_lock_and_waits_for_its_unique_key_is_told_its_place(desk: Desk) -> None:
+    key, own = key_of(desk), key_of(desk, task="desk.once")
+    desk.store.apply(key, AcquireAlone("b/p", "p", 600 * SECOND, phase="again"))
+    hold(desk, own)
+    park(desk, own, "b")
+    reason, sentence = why(desk, "b")
+    assert (reason, f"for {own}" in sentence) == ("in_line", True)
+
+
+@pytest.mark.proves("locks why")
 def test_an_offered_task_is_told_the_queue_of_its_message(desk: Desk) -> None:
     key = key_of(desk)
     hold(desk, key)

@@ -181,7 +181,10 @@ def _chosen(
 
 
 def _watch(services: Services, prefix: str, task: str, chosen: dict[str, Any]) -> None:
-    """Print the table again and again: on a terminal in place of the one before, as far as it fits."""
+    """Print the table again and again: on a terminal in place of the one before, as far as it fits.
+
+    Elsewhere `click.echo` leaves out the control characters.
+    """
     is_terminal = sys.stdout.isatty()
     try:
         while True:
@@ -195,7 +198,7 @@ def _watch(services: Services, prefix: str, task: str, chosen: dict[str, Any]) -
                 height = max(shutil.get_terminal_size().lines - 2, 2)
                 more = [f"and {len(lines) - height + 1} more rows"] if len(lines) > height else []
                 lines = lines[: height - len(more)] + more
-            click.echo("\n".join(["\x1b[H\x1b[J" * is_terminal + time.strftime("%H:%M:%S"), *lines]))
+            click.echo("\n".join(["\x1b[H\x1b[J" + time.strftime("%H:%M:%S"), *lines]))
             time.sleep(_PAUSE)
     except KeyboardInterrupt:
         return
