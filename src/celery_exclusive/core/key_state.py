@@ -34,8 +34,10 @@ SWEEP_AGAIN = SECOND
 PUBLISHED_OFFER = 86_400 * SECOND
 """How long a published message has its slot while no other waits for that: its queue may be long."""
 PUBLISHED = 5
-"""The offers that such a message counts as. In a long queue of busy keys each offer adds a copy."""
+"""The offers that such a message counts as until it is woken. No other message has as many. In a long queue
+of busy keys each offer adds a copy."""
 OFFERS_IN_LINE = 8
+"""The count at which an entry steps aside: after seven offers, since none that was woken counts as five."""
 OFFERS_ASIDE = 64
 
 
@@ -256,6 +258,10 @@ class KeyState:
         self.wake_once(entry.id)
 
     def wake_once(self, id: str) -> None:
+        """Wake a message. A published one has a second copy from now on, and counts as one offer more."""
+        entry = self.entries[id]
+        if entry.offers == PUBLISHED and entry.over is None:
+            self.put(replace(entry, offers=PUBLISHED + 1))
         if id not in self.wake:
             self.wake.append(id)
 

@@ -45,8 +45,9 @@ class Holder:
     """A holder with its lease: its id and token, the expiry and the fence.
 
     `may_have_copies`: copies of the message may still arrive, since the id had an entry, was redelivered or
-    promoted, since a copy has found it running, or since the lease was restored, and its history is lost. A
-    lease that is inherited or taken over keeps the flag.
+    promoted, since a copy has found it running, or since the lease was restored, and its history is lost.
+    None may arrive of a message that was sent with its place in line, and only once. A lease that is
+    inherited or taken over keeps the flag.
     `phase` is "running", or the state of a unique message: "queued"; queued "again", which runs even if
     another owner holds the key by then; or "period", held until the time is over. A running lease belongs to
     the delivery with its token, any other lease to its id.

@@ -41,6 +41,7 @@ from celery_exclusive.core.records import (
     KEEPS_PLACE,
     NEVER,
     OVER,
+    SENT,
     Document,
     Entry,
     Holder,
@@ -120,7 +121,7 @@ class _Step(CallSteps):
         self.limit = op.limit
         self.advance()
         entry = self.entries.get(op.id)
-        is_known = entry.state != "waiting" if entry else self.tombstone is not None
+        is_known = entry.state != "waiting" if entry else self.mark is not None
         if is_known or op.id in self.holders:
             return Applied(False)
         if op.waits:
@@ -259,8 +260,9 @@ class _Step(CallSteps):
     def _enter(self, op: Acquire, fence: int) -> Answer:
         """Grant the lease. With late acknowledgement the message stays behind the run until the run ends."""
         entry, lease = self.entries.get(op.id), self.holders.get(op.id)
+        is_only_copy = entry is not None and entry.offers == PUBLISHED and op.promoted and not op.redelivered
         is_copied = op.may_be_in_line or entry is not None or (lease is not None and lease.may_have_copies)
-        self.hold(op, fence, may_have_copies=is_copied)
+        self.hold(op, fence, may_have_copies=is_copied and not is_only_copy)
         keeps_message = op.recovers and op.message is not None
         if keeps_message or (entry and op.acks_late):
             self.kept = keeps_message
@@ -269,6 +271,8 @@ class _Step(CallSteps):
         elif entry:
             self.leave()
             self.new_tombstone = BEGUN
+        if is_only_copy:  # a repetition of the request that has sent it may still come
+            self.new_tombstone = SENT
         return Granted(fence)
 
     def _is_stale(self, op: Acquire) -> bool:

@@ -118,8 +118,12 @@ class OrderedPublish(AskingPublish):
         return Subject(self.message.task.name, self.message.id, self.key)
 
     def _go_without_place(self, error: StoreError) -> None:
-        """Let the message be sent without its place, or raise."""
-        if not self.goes_without:
+        """Let the message be sent without its place, or raise.
+
+        A caller is told if two requests had the message, and neither has an answer.
+        """
+        is_unknown = self._is_patient and self.may_be_sent and not self.message.origin.is_celerys
+        if not self.goes_without or is_unknown:
             raise error
         outcomes.continues_without_place(self._subject, error)
         self._has_no_store = True

@@ -85,7 +85,7 @@ def test_while_no_place_is_free_those_aside_are_not_due(key: Key):
 
 def test_offers_to_those_aside_are_as_far_apart_as_the_longest_offer(busy: Key):
     busy.release("a")
-    nobody_comes(busy, OFFERS_IN_LINE)
+    nobody_comes(busy, OFFERS_IN_LINE - 1)
     assert busy.aside == ["b"]
     busy.now = busy.entries["b"].offer_until
     busy.entries = {"b": busy.entries["b"]}

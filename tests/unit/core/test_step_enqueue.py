@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 
-from celery_exclusive.core.operations import Answer, Applied, Enqueue, Granted, Parked, Stale
-from celery_exclusive.core.records import SECOND
-from tests.unit.stepping import TTL, Key
+from celery_exclusive.core.key_state import PUBLISHED
+from celery_exclusive.core.operations import Answer, Applied, Enqueue, Granted, Parked, Remove, Stale
+from celery_exclusive.core.records import SECOND, SENT
+from tests.unit.stepping import TTL, Key, nobody_comes
 
 A_DAY = 86_400 * SECOND
 
@@ -63,6 +66,38 @@ def test_a_repeated_request_of_a_message_that_has_begun_sends_nothing(key: Key, 
     if is_over:
         key.release("a")
     assert enqueue(key, "a") == HAS_BEGUN
+
+
+@pytest.mark.parametrize("acks_late", [False, True])
+def test_a_message_that_is_sent_once_leaves_the_mark_of_its_call_alone(key: Key, acks_late: bool):
+    enqueue(key, "a")
+    key.promoted("a", acks_late=acks_late)
+    key.release("a")
+    assert key.tombstones == {"a": SENT}
+    assert isinstance(key.redelivered("a"), Granted), "as in plain Celery"
+
+
+@pytest.mark.parametrize("delivery", [{"promoted": ""}, {"promoted": "today", "redelivered": True}])
+def test_a_message_that_may_have_been_sent_twice_leaves_a_tombstone(key: Key, delivery: dict[str, Any]):
+    enqueue(key, "a")
+    key.acquire("a", **delivery)
+    key.release("a")
+    assert key.promoted("a", "A2") == Stale()
+
+
+def test_no_message_that_was_woken_counts_as_sent_once(key: Key):
+    key.acquire("a")
+    key.acquire("b")
+    key.release("a")
+    for _ in range(10):
+        assert key.entries["b"].offers != PUBLISHED
+        nobody_comes(key, 1)
+    enqueue(key, "expiring")
+    key.ask(Remove("b"))
+    key.ask(Enqueue("c", b"message of c", expires_in=SECOND))
+    key.ask(Remove("expiring"))
+    assert key.reap(2 * SECOND) == ("c",)
+    assert key.entries["c"].offers != PUBLISHED
 
 
 def test_a_message_that_the_broker_loses_is_offered_again(key: Key):

@@ -19,6 +19,9 @@ from tests.unit.stepping import START, TEN_MINUTES, TTL, Key, nobody_comes
 
 # Offers.
 
+SPENT = OFFERS_IN_LINE - 1
+"""After so many offers a task steps aside: none counts as five."""
+
 
 def test_offers_double_up_to_ten_minutes(key: Key):
     key.acquire("a")
@@ -29,7 +32,7 @@ def test_offers_double_up_to_ten_minutes(key: Key):
         assert key.last.wake == ("b",)
         lengths.append((key.entries["b"].offer_until - key.now) // SECOND)
         nobody_comes(key, 1)
-    assert lengths == [5, 10, 20, 40, 80, 160, 320, 600, 600, 600, 600, 600]
+    assert lengths == [5, 10, 20, 40, 80, 320, 600, 600, 600, 600, 600, 600]
 
 
 def test_offers_scale_with_the_first_one(key: Key):
@@ -47,9 +50,9 @@ def test_an_open_offer_is_not_made_again(busy: Key):
     assert busy.reap(1) == ("b",)
 
 
-def test_after_eight_offers_it_steps_aside_for_the_tasks_behind(busy: Key):
+def test_after_seven_offers_it_steps_aside_for_the_tasks_behind(busy: Key):
     busy.release("a")
-    nobody_comes(busy, OFFERS_IN_LINE - 1)
+    nobody_comes(busy, SPENT - 1)
     assert busy.last.aside == ()
     nobody_comes(busy, 1)
     assert busy.last.aside == ("b",)
@@ -64,7 +67,7 @@ def test_the_last_task_in_line_does_not_step_aside(key: Key):
     key.release("a")
     nobody_comes(key, 20)
     assert key.in_line == ["b"]
-    assert key.entries["b"].offers == 21
+    assert key.entries["b"].offers == 22
 
 
 def test_no_more_than_the_limit_step_aside_at_once(busy: Key):
@@ -79,7 +82,7 @@ def test_an_entry_aside_is_offered_a_free_place_every_ten_minutes_without_blocki
     busy: Key,
 ):
     busy.release("a")
-    nobody_comes(busy, OFFERS_IN_LINE)
+    nobody_comes(busy, SPENT)
     assert busy.reap(TEN_MINUTES) == ("c", "b")
     assert busy.aside == ["b"]
     assert isinstance(busy.promoted("c"), Granted)
@@ -87,7 +90,7 @@ def test_an_entry_aside_is_offered_a_free_place_every_ten_minutes_without_blocki
 
 def test_a_task_aside_is_not_offered_a_place_when_none_is_free(busy: Key):
     busy.release("a")
-    nobody_comes(busy, OFFERS_IN_LINE)
+    nobody_comes(busy, SPENT)
     busy.promoted("c")
     busy.ask(Renew("c", "C", 2 * TEN_MINUTES))
     assert busy.reap(TEN_MINUTES) == ()
@@ -97,7 +100,7 @@ def test_after_64_offers_aside_it_is_only_listed(key: Key):
     for id in "abc":
         key.acquire(id)
     key.release("a")
-    nobody_comes(key, OFFERS_IN_LINE)
+    nobody_comes(key, SPENT)
     key.promoted("c")
     key.release("c")
     wakes = 0
@@ -111,7 +114,7 @@ def test_after_64_offers_aside_it_is_only_listed(key: Key):
 
 def test_a_task_that_steps_back_in_is_granted_any_free_place(busy: Key):
     busy.release("a")
-    nobody_comes(busy, OFFERS_IN_LINE)
+    nobody_comes(busy, SPENT)
     assert busy.in_line == ["c", "d"]
     assert isinstance(busy.promoted("b"), Granted)
     assert isinstance(busy.promoted("c"), Parked)
@@ -119,16 +122,16 @@ def test_a_task_that_steps_back_in_is_granted_any_free_place(busy: Key):
 
 def test_an_entry_aside_that_finds_no_place_gets_its_old_place_in_line(busy: Key):
     busy.release("a")
-    nobody_comes(busy, OFFERS_IN_LINE)
+    nobody_comes(busy, SPENT)
     busy.promoted("c")
     assert busy.promoted("b") == Parked(1, (Owner("c", 0, TTL, busy.document.fence, token="C"),))
     assert busy.in_line == ["b", "d"]
     assert busy.entries["b"].offers == 0
 
 
-def test_a_task_delivered_with_its_eighth_offer_overdue_gets_the_place(busy: Key):
+def test_a_task_delivered_with_its_last_offer_overdue_gets_the_place(busy: Key):
     busy.release("a")
-    nobody_comes(busy, OFFERS_IN_LINE - 1)
+    nobody_comes(busy, SPENT - 1)
     assert busy.last.due is not None
     busy.now = busy.last.due
     assert isinstance(busy.promoted("b"), Granted)
@@ -171,7 +174,7 @@ def test_due_is_when_the_holder_dies_or_the_offer_ends(busy: Key):
 
 def test_due_is_when_the_next_offer_to_one_aside_is_to_be_made(busy: Key):
     busy.release("a")
-    nobody_comes(busy, OFFERS_IN_LINE)
+    nobody_comes(busy, SPENT)
     for id in "cd":
         busy.ask(Remove(id))
     assert busy.last.due == busy.now + TEN_MINUTES

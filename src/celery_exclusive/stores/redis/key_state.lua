@@ -51,7 +51,10 @@ local function put(entry, state, offer_until, offers)
   end
 end
 
+-- A published message has a second copy from now on, and counts as one offer more.
 local function wake_once(id)
+  local entry = entries[id]
+  if entry.offers == PUBLISHED and not entry.over then put(entry, entry.state, entry.offer_until, PUBLISHED + 1) end
   for _, woken in ipairs(wake) do
     if woken == id then return end
   end

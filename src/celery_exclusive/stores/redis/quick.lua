@@ -102,25 +102,32 @@ if verb == 'acquire' or verb == 'acquire_alone' or verb == 'release' then
   -- memory is full.
   if is_acquire and meta_text and not op.takes_over_id and string.find(meta_text, '^%d+ 0 %d+ %d+ 1 0 0$') then
     local offer_name = base .. 'o:' .. key
-    local seq = string.match(redis.call('HMGET', offer_name, id)[1] or '', '^%d+ %d+ (%d+)$')
+    local offers, seq = string.match(redis.call('HMGET', offer_name, id)[1] or '', '^%d+ (%d+) (%d+)$')
+    local is_only_copy = tonumber(offers) == PUBLISHED and (op.promoted or '') ~= '' and not op.redelivered
     if seq and redis.call('ZREM', base .. 'q:' .. key, id) == 1 then
       local drawn = math.max((tonumber(redis.call('GET', base .. 'fence')) or 0) + 1, now)
       local ends, is_kept = whole(now + op.ttl), op.recovers and op.message
       redis.call('SET', base .. 'fence', whole(drawn))
       behind = (is_kept or op.acks_late) and '1' or '0'
       local meta = op.limit .. ' 1 ' .. ends .. ' ' .. ends .. ' 0 0 ' .. behind
-      redis.call('HSET', leases, '', meta, id, ends .. ' ' .. whole(drawn) .. ' 1 running ' .. token)
+      local copies = is_only_copy and ' 0' or ' 1'
+      redis.call('HSET', leases, '', meta, id, ends .. ' ' .. whole(drawn) .. copies .. ' running ' .. token)
       if behind == '1' then
         redis.call('ZADD', base .. 'b:' .. key, seq, id)
         redis.call('HSET', offer_name, id, (op.order == 'published' and '0 3 ' or '0 1 ') .. seq)
         if is_kept then redis.call('HSET', base .. 'm:' .. key, id, op.message) end
         redis.call('ZADD', base .. 'due', ends, key)
       else
-        local _, life = string.match(ARGV[7], SETTINGS)
         redis.call('DEL', offer_name, base .. 'm:' .. key)
         redis.call('ZREM', base .. 'due', key)
         expire(leases, now + op.ttl)
-        put_tombstone(base .. 't:' .. #key .. ':' .. key .. ':' .. id, BEGUN, tonumber(life))
+      end
+      local _, life = string.match(ARGV[7], SETTINGS)
+      local name = base .. 't:' .. #key .. ':' .. key .. ':' .. id
+      if is_only_copy then
+        put_tombstone(name, SENT, SENT_LIFE)
+      elseif behind == '0' then
+        put_tombstone(name, BEGUN, tonumber(life))
       end
       return drawn
     end

@@ -43,8 +43,9 @@ end
 -- Grants the lease. With late acknowledgement the message stays behind the run until its end.
 local function enter(fence)
   local entry, lease = entries[op.id], holders[op.id]
+  local is_only_copy = entry and entry.offers == PUBLISHED and (op.promoted or '') ~= '' and not op.redelivered
   local is_copied = may_be_in_line or entry or lease and lease.may_have_copies == '1'
-  hold(fence, is_copied and '1' or '0', 'running')
+  hold(fence, is_copied and not is_only_copy and '1' or '0', 'running')
   kept = op.recovers and op.message
   if kept or entry and op.acks_late then
     put(entry or add_entry(fence), BEHIND, 0, op.order == 'published' and AT_BROKER + KEEPS_PLACE or AT_BROKER)
@@ -52,6 +53,7 @@ local function enter(fence)
     leave()
     new_tombstone = BEGUN
   end
+  if is_only_copy then new_tombstone = SENT end -- a repetition of the request that has sent it may still come
   return 'granted', fence
 end
 
@@ -189,7 +191,7 @@ local function enqueue()
   limit = op.limit
   advance()
   local entry = entries[op.id]
-  local is_known = entry and entry.state ~= WAITING or not entry and tombstone()
+  local is_known = entry and entry.state ~= WAITING or not entry and mark()
   if is_known or holders[op.id] then return 'done', 0 end
   if op.waits_for then return wait_for_calls(entry) end
   if not entry then

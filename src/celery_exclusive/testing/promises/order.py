@@ -45,6 +45,17 @@ class OrderPromises(Subject):
         fence_of(key.acquire("a", late=False))
         assert enqueue(key, "a") == IS_KNOWN
 
+    @pytest.mark.parametrize("late", [True, False])
+    def test_a_message_that_was_sent_once_runs_again_if_the_broker_brings_it_back(
+        self, *, late: bool
+    ) -> None:
+        key = self.ordered_key()
+        assert enqueue(key, "a") == SEND
+        fence_of(key.acquire("a", promoted=key.store.epoch(), late=late))
+        assert found(key.release("a"))
+        assert enqueue(key, "a") == IS_KNOWN
+        fence_of(key.acquire("a", OTHER, redelivered=True))
+
     def test_a_dead_run_keeps_its_place(self) -> None:
         key = self.ordered_key()
         for id in ("a", "b"):

@@ -35,7 +35,7 @@ LONG = 600.0
 """Seconds: longer than any test, however slow the machine."""
 SHORT = 0.03
 SWIFT = 0.001
-"""Seconds: with it, eight offers take a quarter of a second."""
+"""Seconds: with it, all offers take a quarter of a second."""
 DEADLINE = 60.0
 TOKEN = "0123456789abcdef"  # noqa: S105 - of a claim
 OTHER = "fedcba9876543210"
