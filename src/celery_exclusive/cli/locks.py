@@ -25,8 +25,9 @@ class _Group(click.Group):
         from celery_exclusive.cli.commands import commands
         from celery_exclusive.cli.looking import ls, show, why
         from celery_exclusive.cli.metrics import metrics
+        from celery_exclusive.cli.web import web
 
-        for command in (ls, show, why, metrics):
+        for command in (ls, show, why, metrics, web):
             commands.add_command(command)
         self.commands = commands.commands
         return super().make_context(*args, **kwargs)

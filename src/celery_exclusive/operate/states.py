@@ -12,7 +12,7 @@ from celery_exclusive.core.records import SECOND
 from celery_exclusive.operate.calls import UNKNOWN, StoredCall, read_call
 from celery_exclusive.options.key_text import own_key, without_hash
 from celery_exclusive.stores import base
-from celery_exclusive.stores.base import KEYS_AT_ONCE, Snapshot, whole_line
+from celery_exclusive.stores.base import KEYS_AT_ONCE, Cursor, Place, Snapshot, whole_line
 from celery_exclusive.stores.workers import WorkerRecord
 from celery_exclusive.task import LockHolder, WaitingTask
 
@@ -96,8 +96,32 @@ def whole_line_of(services: Services, key: str) -> Iterator[WaitingTask]:
         UnreadableKey: the data of the key are damaged.
     """
     for number, place in enumerate(whole_line(services.store, key), 1):
-        call = read_call(services, key, place.waiting.id, place.message)
-        yield replace(WaitingTask.of(place.waiting, number), task=call.task, args=call.args)
+        yield waiting_task(services, key, place, number)
+
+
+def line_page(
+    services: Services, key: str, after: Cursor | None = None, first: int = 1, count: int = 50
+) -> tuple[list[WaitingTask], Cursor | None]:
+    """Return a part of a key's line, with the cursor after which it continues. None: this is its end.
+
+    Parameters:
+        after: the cursor of the page before; None: from the first in line.
+        first: the place of the first task of the page.
+        count: the most tasks of the page.
+
+    Raises:
+        StoreUnavailable: the store does not answer.
+        UnreadableKey: the data of the key are damaged.
+    """
+    page = services.store.line(key, after, count)
+    tasks = (waiting_task(services, key, place, number) for number, place in enumerate(page.places, first))
+    return list(tasks), page.next
+
+
+def waiting_task(services: Services, key: str, place: Place, number: int) -> WaitingTask:
+    """Return a task that waits at this place, with its call."""
+    call = read_call(services, key, place.waiting.id, place.message)
+    return replace(WaitingTask.of(place.waiting, number), task=call.task, args=call.args)
 
 
 def is_key_of(task: str, key: str) -> bool:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from celery_exclusive.core.claim import task_id
@@ -11,10 +10,9 @@ from celery_exclusive.display import printable
 from celery_exclusive.errors import OptionError, StoreUnavailable, UnreadableKey, did_you_mean
 from celery_exclusive.operate import answers
 from celery_exclusive.operate.answers import Answer
-from celery_exclusive.operate.calls import read_call
 from celery_exclusive.operate.finding import busy_key, key_of_name, keys_of_id
 from celery_exclusive.operate.results import result_of
-from celery_exclusive.operate.states import KeyState, key_state, key_states
+from celery_exclusive.operate.states import KeyState, key_state, key_states, waiting_task
 from celery_exclusive.options.key_text import own_key
 from celery_exclusive.stores.base import whole_line
 from celery_exclusive.task import WaitingTask, keys_of_call
@@ -130,8 +128,7 @@ def _of_task(services: Services, id: str) -> Iterator[Answer]:
 def _place(services: Services, key: str, id: str) -> WaitingTask | None:
     for number, place in enumerate(whole_line(services.store, key), 1):
         if task_id(place.waiting.id) == id:
-            call = read_call(services, key, place.waiting.id, place.message)
-            return replace(WaitingTask.of(place.waiting, number), task=call.task, args=call.args)
+            return waiting_task(services, key, place, number)
     return None
 
 

@@ -1,0 +1,79 @@
+"""Requests to the page and its responses, without a word of WSGI or Django."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Final, Protocol
+
+if TYPE_CHECKING:
+    from celery_exclusive.web.markup import Html
+
+HEADERS: Final = (
+    (
+        "Content-Security-Policy",
+        "default-src 'none'; style-src 'self'; form-action 'self'; frame-ancestors 'none'; base-uri 'none'",
+    ),
+    ("X-Frame-Options", "DENY"),
+    ("X-Content-Type-Options", "nosniff"),
+    ("Referrer-Policy", "same-origin"),
+    ("Cross-Origin-Opener-Policy", "same-origin"),
+    ("Cross-Origin-Resource-Policy", "same-origin"),
+    ("Cache-Control", "no-store"),
+)
+"""The headers of every response."""
+
+
+class Access(Protocol):
+    """The rights of a visitor.
+
+    * `user`: the name in the log of actions.
+    * `may_change`: whether actions are shown to the visitor, and accepted.
+    * `has_sessions`: whether the visitor has signed in here, and can sign out.
+    """
+
+    @property
+    def user(self) -> str: ...
+    @property
+    def may_change(self) -> bool: ...
+    @property
+    def has_sessions(self) -> bool: ...
+    def proof(self) -> Html:
+        """Return the hidden field that proves that a form is from this page."""
+        ...
+
+    def is_proven(self, form: Mapping[str, str]) -> bool:
+        """Whether a form is from this page, and not from a page of another site."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class Request:
+    """A request for a page of the folder: `page` "" is the first one. HEAD is a GET here."""
+
+    page: str
+    access: Access
+    query: Mapping[str, str] = field(default_factory=dict)
+    form: Mapping[str, str] | None = None
+    """The fields of a POST. None: a GET."""
+
+
+@dataclass(frozen=True, slots=True)
+class Response:
+    status: int
+    body: bytes
+    content_type: str = "text/html; charset=utf-8"
+    headers: tuple[tuple[str, str], ...] = ()
+
+    @property
+    def all_headers(self) -> list[tuple[str, str]]:
+        length = ("Content-Length", str(len(self.body)))
+        return [("Content-Type", self.content_type), length, *HEADERS, *self.headers]
+
+
+class Refused(Exception):
+    """A request that is answered with an error page: the status, and a sentence for the visitor."""
+
+    def __init__(self, status: int, text: str, *headers: tuple[str, str]) -> None:
+        super().__init__(status, text)
+        self.status, self.text, self.headers = status, text, headers

@@ -1,0 +1,44 @@
+"""A small server for the page, for one operator or a few."""
+
+from __future__ import annotations
+
+import ipaddress
+import socket
+from socketserver import ThreadingMixIn
+from typing import Any, Final
+from wsgiref.simple_server import WSGIRequestHandler, WSGIServer
+
+LOOPBACK: Final = frozenset({"localhost", "127.0.0.1", "::1"})
+"""The names by which a browser on this machine addresses the page."""
+
+
+class Server(ThreadingMixIn, WSGIServer):
+    """A server with a thread for each connection, since browsers hold some open that they do not use yet.
+
+    Port 0 chooses a free one.
+    """
+
+    daemon_threads = True
+
+    def __init__(self, host: str, port: int, application: Any) -> None:
+        if ":" in host:
+            self.address_family = socket.AF_INET6
+        super().__init__((host, port), _Handler)
+        self.set_app(application)
+        self.url = f"http://{f'[{host}]' if ':' in host else host}:{self.server_port}/"
+
+
+class _Handler(WSGIRequestHandler):
+    timeout = 30
+    """The seconds for which a visitor may leave a request half-sent."""
+
+    def log_message(self, format: str, *args: object) -> None:  # noqa: A002 - as Python calls it
+        """Log no requests: the log has the actions."""
+
+
+def is_loopback(host: str) -> bool:
+    """Whether only programs on this machine can reach a server of this host."""
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return host == "localhost"

@@ -1,0 +1,81 @@
+"""The pages by their names, and the errors as pages."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+from http import HTTPStatus
+from importlib.resources import files
+from typing import TYPE_CHECKING, Final
+
+from celery_exclusive.display import printable
+from celery_exclusive.errors import ExclusiveError, LockHeld, OptionError, StoreUnavailable
+from celery_exclusive.web import acting, looking
+from celery_exclusive.web.exchange import Refused, Request, Response
+from celery_exclusive.web.layout import page
+from celery_exclusive.web.markup import fill
+
+if TYPE_CHECKING:
+    from celery_exclusive.services import Services
+
+_logger = logging.getLogger("celery_exclusive")
+
+LOOKING: Final[dict[str, Callable[[Services, Request], Response]]] = {
+    "": looking.problems,
+    "keys": looking.keys,
+    "key": looking.key,
+    "why": looking.why,
+}
+ACTING: Final[dict[str, Callable[[Services, Request], Response]]] = {
+    "release": acting.release,
+}
+STYLE: Final = "style.css"
+_STATUSES: Final = {LockHeld: 409, StoreUnavailable: 503, OptionError: 400}
+
+
+def respond(services: Services, request: Request) -> Response:
+    """Return the page that a visitor asks for. Never raises: an error is a page, too."""
+    try:
+        return _page(services, request)
+    except Refused as refused:
+        return problem(services, request, refused.status, refused.text, *refused.headers)
+    except ExclusiveError as error:
+        status = next((code for kind, code in _STATUSES.items() if isinstance(error, kind)), 500)
+        return problem(services, request, status, str(error))
+    except Exception as error:
+        _logger.exception("the page %r of locks could not be made", request.page)
+        text = f"This page could not be made ({type(error).__name__}). The log has the error."
+        return problem(services, request, 500, text)
+
+
+def style() -> Response:
+    """Return the style sheet."""
+    return Response(
+        200, files("celery_exclusive.web").joinpath(STYLE).read_bytes(), "text/css; charset=utf-8"
+    )
+
+
+def problem(
+    services: Services, request: Request, status: int, text: str, *headers: tuple[str, str]
+) -> Response:
+    """Return an error as a page."""
+    title = HTTPStatus(status).phrase
+    main = fill('<h1>{}</h1><p class="answer bad">{}</p>', title, printable(text))
+    made = page(services, request, title, main, status)
+    return Response(status, made.body, headers=headers)
+
+
+def _page(services: Services, request: Request) -> Response:
+    if request.page in LOOKING:
+        if request.form is not None:
+            raise Refused(405, "This page only shows.", ("Allow", "GET, HEAD"))
+        return LOOKING[request.page](services, request)
+    if request.page not in ACTING:
+        raise Refused(404, "There is no such page.")
+    if not request.access.may_change:
+        raise Refused(403, "This page is read-only for you: it has no token, or you have no right.")
+    if request.form is not None and not request.access.is_proven(request.form):
+        raise Refused(
+            403, "This form is too old, or is not from this page. Go back, load it again, and repeat."
+        )
+    return ACTING[request.page](services, request)
