@@ -179,13 +179,14 @@ def test_a_retry_that_arrives_before_its_run_has_ended_does_not_begin_until_then
 def test_a_run_whose_retry_is_published_gets_its_lease_back_when_the_store_has_lost_its_data(
     stage: Stage, store: RedisServer
 ) -> None:
-    lab = make_lab(stage, exclusive_store=store.url, exclusive_ttl=6)
-    worker = stage.start_worker(lab, slots=4)
+    lab = make_lab(stage, exclusive_store=store.url, exclusive_ttl=6, worker_prefetch_multiplier=1)
+    worker = stage.start_worker(lab, slots=1)  # it does not receive the retry
     result = lab.send("closing", "k", "closing")
     lab.journal.wait_for("start", tag="closing")
     with store.client() as client:
         client.flushall()
     worker.wait_for_log("1 of this worker's leases were restored")
+    stage.start_worker(lab, "w2", slots=3)
     other = lab.send("kept", "k", "other", retries=0)
     eventually(lambda: lab.waiting("kept", "k") == 1, "the other in line")
     lab.open("closing")
