@@ -13,6 +13,7 @@ from typing import TypeVar
 import hypothesis
 import pytest
 
+from tests.browser import Browser
 from tests.cluster import RedisCluster
 from tests.maria import MariaDatabase, MariaServer
 from tests.memcached import MemcachedServer
@@ -215,6 +216,13 @@ def start_maria() -> Iterator[Callable[..., MariaServer]]:
     """Starts servers of the test's own: `start_maria(max_connections="5")`."""
     with ExitStack() as servers:
         yield lambda **options: servers.enter_context(or_leave_out(lambda: MariaServer(**options)))
+
+
+@pytest.fixture
+def browser() -> Iterator[Browser]:
+    """A browser of the test's own, on an empty page."""
+    with or_leave_out(Browser) as browser:
+        yield browser
 
 
 def or_leave_out(start: Callable[[], Server]) -> Server:

@@ -6,7 +6,7 @@ import signal
 import subprocess
 import sys
 from collections.abc import Iterator
-from contextlib import ExitStack, closing, contextmanager
+from contextlib import closing, contextmanager
 from pathlib import Path
 
 import pytest
@@ -15,7 +15,6 @@ import redis
 from celery_exclusive.stores.base import Snapshot, open_store
 from tests.browser import Browser
 from tests.django.shop_project import PROJECT, Shop, with_file
-from tests.servers import NoServer
 from tests.worker.journal import eventually
 from tests.worker.nursery import DEATH_OF_PARENT
 
@@ -30,16 +29,6 @@ for _ in range(3):
     print(count_stock.delay("bolts").id)
 """
 LOCK = "/admin/celery_exclusive/lock/"
-
-
-@pytest.fixture
-def browser() -> Iterator[Browser]:
-    with ExitStack() as started:
-        try:
-            browser = started.enter_context(Browser())
-        except NoServer as why:
-            pytest.skip(str(why))
-        yield browser
 
 
 @contextmanager
