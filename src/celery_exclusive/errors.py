@@ -126,8 +126,8 @@ class UnreadableKey(StoreRefused):
     def __str__(self) -> str:
         return printable(
             f"store {self.url}: the data of lock {self.key} are damaged ({self.problem}). Repair them, or "
-            "delete them and the tasks that wait in line: celery -A proj locks release --force -- "
-            f"{quote(escaped(self.key))}"
+            "delete them and the tasks that wait in line: celery -A proj locks release --force --reason "
+            f"'damaged data' -- {quote(escaped(self.key))}"
         )
 
 

@@ -147,13 +147,6 @@ def cannot_start(error: Exception) -> None:
     logger.critical("the worker does not start: %s", error)
 
 
-def released_by_operator(lock: str, former: Sequence[Owner], user: str, reason: str, *, forced: bool) -> None:
-    how = " by force" if forced else ""
-    holders = ", ".join(task_id(owner.id) for owner in former) or "no task"
-    text = "%s has released lock %s%s, which was held by %s. Reason: %s"
-    logger.warning(text, user, lock, how, holders, reason or "none given")
-
-
 def wrong_token(user: str) -> None:
     logger.warning("the page of locks: a visitor with the name %s has shown a wrong token", user)
 

@@ -195,10 +195,32 @@ def gave_up(services: Services, subject: Subject, deaths: int) -> None:
     _send_event(services, "lock-task-gave-up", subject, deaths=deaths)
 
 
-def forced(key: str, owner: Owner) -> None:
+def forced(key: str, owner: Owner, worker: str, by: str, reason: str) -> None:
     extra = _tell(Subject(None, None, key), "forced", by=[owner])
-    text = "lock %s was released by force: it was %s. A body that still runs goes on beside the next holder"
-    logger.warning(text, key, held([owner]), extra=extra)
+    text = (
+        "lock %s was released by force by %s%s: it was %s%s. A body that still runs goes on beside the next "
+        "holder"
+    )
+    on_worker = f" on {worker}" if worker else ""
+    logger.warning(text, key, by, _because(reason), held([owner]), on_worker, extra=extra)
+
+
+def released_by_operator(key: str, owner: Owner, by: str, reason: str) -> None:
+    """Log the release of a lease that no running body held."""
+    extra = _fields(Subject(None, task_id(owner.id), key), by=[owner])
+    logger.warning(
+        "lock %s was released by %s%s: it was %s", key, by, _because(reason), held([owner]), extra=extra
+    )
+
+
+def deleted_by_operator(key: str, by: str, reason: str) -> None:
+    """Log the deletion of damaged data."""
+    text = "the damaged data of lock %s were deleted by %s%s, with the tasks that waited in its line"
+    logger.warning(text, key, by, _because(reason), extra=_fields(Subject(None, None, key)))
+
+
+def _because(reason: str) -> str:
+    return f" ({reason})" if reason else ""
 
 
 def runs_without_lease(services: Services, subject: Subject, error: Exception) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, fields
+from inspect import signature
 from itertools import chain
 from typing import TYPE_CHECKING, Any, NoReturn
 
@@ -267,21 +268,29 @@ class TaskMixin:
         )
 
     def release_lock(
-        self, *args: Any, force: bool = False, headers: Mapping[str, Any] | None = None, **kwargs: Any
+        self,
+        *args: Any,
+        force: bool = False,
+        reason: str = "",
+        headers: Mapping[str, Any] | None = None,
+        **kwargs: Any,
     ) -> tuple[LockHolder, ...]:
         """Release the lock, and the unique key, of a call with these arguments, and let its line go on.
 
-        `celery -A proj locks release KEY` does the same.
+        `celery -A proj locks release KEY` does the same. Each release is logged as a WARNING, and told to
+        monitors as the event `lock-released`.
 
         Example:
             import_feed.release_lock(url)                  # if it has no holder, but its line is stuck
-            import_feed.release_lock(url, force=True)      # if its holder is known to be dead
+            import_feed.release_lock(url, force=True, reason="web3 is dead")  # its holder is known to be dead
             send_digest.release_lock(7)                    # if the message of a unique task is lost
 
         Parameters:
-            args, kwargs: the arguments of the call; a parameter that is called `force` only by position.
+            args, kwargs: the arguments of the call; a parameter that is called `force` or `reason` only by
+                position.
             force: release it even if its leases have not expired. A body that still runs continues, and may
                 run beside the next one; its `lease.check()` raises LeaseLost, and its end logs the loss.
+            reason: why, for the log and the event.
             headers: as for `lock_state`.
 
         Returns:
@@ -290,14 +299,17 @@ class TaskMixin:
         Raises:
             LockHeld: a running task holds it, and `force` is not set; nothing was changed.
             OptionError: the task has neither exclusive= nor unique=, or the arguments cannot be a key.
-            TypeError: they do not fit.
+            TypeError: they do not fit, or `reason` is given and the task has a parameter of that name.
             StoreUnavailable: the store does not answer; trying again is safe.
         """
         services: Services = self.app._celery_exclusive
+        if reason and "reason" in signature(self.run).parameters:
+            raise TypeError(
+                f"task {self.name} has a parameter reason: give it by position. Its release takes no reason="
+            )
         keys = keys_of_call(self, "release_lock", args, kwargs, headers)
-        return tuple(
-            holder for key in keys for holder in _holders(release(services, key, force=force).former)
-        )
+        released = [release(services, key, force=force, reason=reason) for key in keys]
+        return tuple(holder for each in released for holder in _holders(each.former))
 
 
 class _Absent:

@@ -79,7 +79,7 @@ def test_a_running_holder_loses_its_lock_only_by_force_and_the_next_in_line_star
     assert "--force" in refused.stderr
     assert [holder.task_id for holder in lab.task("wait").lock_state("k").holders] == [first.id]
 
-    done = locks(lab, "release", state.key, "--force")
+    done = locks(lab, "release", state.key, "--force", "--reason", "a test")
     assert (done.returncode, first.id in done.stdout, second.id in done.stdout) == (0, True, True), done
     lab.journal.wait_for("start", tag="second")
     assert not lab.journal.events("end")
@@ -111,7 +111,7 @@ def test_a_task_that_had_waited_and_loses_its_lock_by_force_does_not_run_beside_
     lab.open("first")
     lab.journal.wait_for("start", tag="second")
     assert first.get(timeout=60) == "first"
-    done = locks(lab, "release", lab.task("wait").lock_state("k").key, "--force")
+    done = locks(lab, "release", lab.task("wait").lock_state("k").key, "--force", "--reason", "a test")
     assert (done.returncode, second.id in done.stdout) == (0, True), done
     assert not listed(lab)
     assert lab.send("wait", "k", tag="third").get(timeout=60) == "third"
@@ -138,7 +138,7 @@ def test_a_dead_holder_loses_its_lock_only_by_force_and_long_before_its_ttl(make
     assert (refusal.value.key, refusal.value.holder) == (key, first.id)
     assert not lab.journal.events("start", tag="second")
 
-    done = locks(lab, "release", key, "--force")
+    done = locks(lab, "release", key, "--force", "--reason", "a test")
     assert done.returncode == 0, done.stderr
     lab.journal.wait_for("end", tag="second")
 

@@ -59,7 +59,7 @@ def sees_all(desk: Desk, odd: str = "x=odd", *, is_damaged: bool = True) -> None
     assert all(len(line) < 500 for line in listed.stdout.splitlines())
     states = {escaped(lock["key"]): lock["state"] for lock in as_json(desk)}
     assert states == {odd: "damaged" if is_damaged else "running", "x=fine": "running"}
-    done = desk.run("release", "--force", odd)
+    done = desk.run("release", "--force", "--reason", "a test", odd)
     assert done.exit_code == 0, done.stderr
     assert [lock["key"] for lock in as_json(desk)] == ["x=fine"]
 
@@ -182,7 +182,7 @@ def test_an_odd_item_in_memcached_is_shown_beside_the_others(
     assert (odd["state"], fine["state"]) == ("damaged", "running")
     with pytest.raises(UnreadableKey):
         desk.store.apply("x=odd", AcquireAlone("b/1", "t", SECOND))
-    assert desk.run("release", "--force", "x=odd").exit_code == 0
+    assert desk.run("release", "--force", "--reason", "a test", "x=odd").exit_code == 0
     assert desk.run("ls", "--json", "x=odd").stdout == ""
 
 
@@ -209,8 +209,8 @@ def test_the_command_of_a_damaged_key_is_pasted_into_a_shell_as_it_is(
     hint = str(raised.value).partition("wait in line: ")[2]
     shell = f"celery() {{ printf '%s\\0' \"$@\"; }}; {hint}"
     said = subprocess.run(["bash", "-c", shell], cwd=tmp_path, stdout=subprocess.PIPE, text=True, check=True)
-    *_, app, group, release, force, end, text = said.stdout.rstrip("\0").split("\0")
+    *_, app, group, release, force, _, reason, end, text = said.stdout.rstrip("\0").split("\0")
     assert (app, group, release, force, end) == ("proj", "locks", "release", "--force", "--")
-    assert desk.run(release, force, end, text).exit_code == 0
+    assert desk.run(release, force, "--reason", reason, end, text).exit_code == 0
     assert not list(desk.store.scan())
     assert not (tmp_path / "pwned").exists()

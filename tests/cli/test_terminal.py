@@ -153,7 +153,7 @@ def test_release_takes_a_key_as_ls_shows_it_and_as_its_author_wrote_it(desk: Des
         refused = desk.run("release", "--", word)
         assert (refused.exit_code, refused.stdout) == (1, "")
         assert refused.stderr.strip().replace("\n", "").isprintable()
-        done = desk.run("release", "--force", "--", word)
+        done = desk.run("release", "--force", "--reason", "a test", "--", word)
         assert (done.exit_code, done.stdout.splitlines()[0]) == (0, f"lock {escaped(key)}")
         assert not desk.store.inspect(key).holders
     assert desk.store.inspect(decoy).holders
@@ -171,13 +171,13 @@ def test_a_text_that_is_called_like_a_task_is_a_lock_of_its_own_and_release_asks
     desk.acquire(absolute_key("desk.load"), "text/p")
     rows = [line.split()[:4:3] for line in desk.run("ls", "desk.load").stdout.splitlines()[1:]]
     assert rows == [["x:desk.load", "task"], ["x=desk.load", "text"]]
-    refused = desk.run("release", "--force", "desk.load")
+    refused = desk.run("release", "--force", "--reason", "a test", "desk.load")
     assert (refused.exit_code, refused.stdout) == (1, "")
     assert "'desk.load' may mean x:desk.load or x=desk.load: name one of them" in refused.stderr
-    assert desk.run("release", "--force", "x=desk.load").stdout.startswith(
+    assert desk.run("release", "--force", "--reason", "a test", "x=desk.load").stdout.startswith(
         "lock x=desk.load\n  released the lease of text"
     )
-    assert desk.run("release", "--force", "desk.load").stdout.startswith(
+    assert desk.run("release", "--force", "--reason", "a test", "desk.load").stdout.startswith(
         "lock x:desk.load\n  released the lease of task"
     )
 
@@ -188,7 +188,10 @@ def test_a_key_as_ls_shows_it_is_taken_before_a_text_that_is_written_so(desk: De
     for key in keys:
         desk.acquire(key, "a/p")
     for key in keys:
-        assert desk.run("release", "--force", escaped(key)).stdout.splitlines()[0] == f"lock {escaped(key)}"
+        assert (
+            desk.run("release", "--force", "--reason", "a test", escaped(key)).stdout.splitlines()[0]
+            == f"lock {escaped(key)}"
+        )
 
 
 @pytest.mark.proves("keys on a terminal")
@@ -209,7 +212,9 @@ def test_ls_finds_the_task_of_a_key_and_the_keys_of_a_name_however_long(desk: De
     for key in (one, shared):
         for word in (key, key[2:]):
             assert f"\n{escaped(key)} " in desk.run("ls", escaped(word)).stdout
-            assert desk.run("release", "--force", escaped(word)).stdout.startswith(f"lock {escaped(key)}\n")
+            assert desk.run("release", "--force", "--reason", "a test", escaped(word)).stdout.startswith(
+                f"lock {escaped(key)}\n"
+            )
             desk.acquire(key, "a/p")
 
 

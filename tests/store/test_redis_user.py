@@ -254,7 +254,7 @@ def test_the_command_locks_lists_and_releases_as_the_smallest_user(
         return CliRunner().invoke(locks, words, obj=CLIContext(app=app, no_color=True, workdir=None))
 
     assert "x:load" in run("ls").stdout
-    assert run("release", "x:load", "--force").exit_code == 0
+    assert run("release", "x:load", "--force", "--reason", "a test").exit_code == 0
     assert run("ls").stdout == ""
     store.close()
     app.close()

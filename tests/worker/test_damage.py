@@ -45,17 +45,17 @@ def test_a_damaged_lock_is_reported_once_and_holds_up_no_other_until_it_is_dropp
     lab.open("holder of good")  # where calls start as they were published, it begins again first
     assert waiting["good"].get(timeout=60) == "next at good"
     told = worker.wait_for_log(f"the data of lock {bad} are damaged")
-    assert f"locks release --force -- {quote(bad)}" in told
+    assert f"locks release --force --reason 'damaged data' -- {quote(bad)}" in told
     newcomer = lab.send("wait", "bad", tag="newcomer")
     with pytest.raises(StoreRefused) as refused:
         newcomer.get(timeout=60)
-    assert f"locks release --force -- {quote(bad)}" in str(refused.value)
+    assert f"locks release --force --reason 'damaged data' -- {quote(bad)}" in str(refused.value)
     assert lab.send("wait", "another", tag="another").get(timeout=60) == "another"
     assert worker.log.count("the reaper skips this key") == 1
 
     assert [lock["state"] for lock in listed(lab) if lock["key"] == bad] == ["damaged"]
     refused = locks(lab, "release", bad)
     assert (refused.returncode, "damaged" in refused.stderr) == (1, True)
-    done = locks(lab, "release", bad, "--force")
+    done = locks(lab, "release", bad, "--force", "--reason", "a test")
     assert (done.returncode, "are deleted" in done.stdout) == (0, True), done.stderr
     assert lab.send("wait", "bad", tag="later").get(timeout=60) == "later"

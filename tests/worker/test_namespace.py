@@ -147,7 +147,7 @@ def test_a_copy_that_was_adopted_runs_the_tasks_that_wait_in_it(copy: Lab) -> No
     again = command(copy, "locks", "adopt", "--yes")
     assert (again.returncode, "nothing to adopt" in again.stdout) == (0, True), again
     key = copy.task("wait").lock_state("k").key
-    command(copy, "locks", "release", "--force", key)
+    command(copy, "locks", "release", "--force", "--reason", "a test", key)
     copy.start_worker("two", 1)
     copy.journal.wait_for("start", tag="waits")
 

@@ -2,35 +2,41 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from typing import Any
+from collections.abc import Iterator, Mapping
+from typing import Any, Final
 
 import click
 from celery.bin.base import CLIContext
 
+from celery_exclusive import events
 from celery_exclusive.cli.app import app_services
 from celery_exclusive.core.claim import task_id
 from celery_exclusive.core.records import SECOND
 from celery_exclusive.display import duration, escaped, printable
-from celery_exclusive.errors import did_you_mean
+from celery_exclusive.errors import LockHeld, did_you_mean
 from celery_exclusive.leases import operator_release
 from celery_exclusive.messages.namespace import LIFE, adopt_namespace, own_broker
+from celery_exclusive.operate.answers import refusal, worker_text
 from celery_exclusive.operate.finding import find_key
+from celery_exclusive.operate.states import key_state
 from celery_exclusive.services import Services
 from celery_exclusive.stores.sql.tables import NAMES
 
 commands = click.Group()
+_PATIENCE: Final = 5.0
+"""Seconds for which a command waits for its broker, to which it sends an event."""
 
 
 @commands.command
 @click.argument("key")
 @click.option("--force", is_flag=True, help="Release the lock even if its lease has not expired.")
+@click.option("--reason", default="", help="Why, for the log and the event. --force needs it.")
 @click.option(
     "--queued", is_flag=True, help="KEY is a task: release all its keys whose messages have not begun."
 )
 @click.option("--yes", is_flag=True, help="With --queued: do not ask.")
 @click.pass_obj
-def release(obj: CLIContext, key: str, *, force: bool, queued: bool, yes: bool) -> None:
+def release(obj: CLIContext, key: str, *, force: bool, reason: str, queued: bool, yes: bool) -> None:
     """Release the lock on KEY, and let its line go on.
 
     KEY is a key as `locks ls` lists it, the name of a task, or the string of a key= or of a lock(). Nothing
@@ -43,6 +49,9 @@ def release(obj: CLIContext, key: str, *, force: bool, queued: bool, yes: bool) 
     on beside the next one, unless it calls lease.check(), which raises LeaseLost. The data of a damaged key
     are deleted by --force, with the tasks that wait for it.
 
+    Each release is logged as a WARNING, and told to monitors as the event lock-released: the operator, the
+    key, its holder, the holder's worker, and the reason.
+
     After `celery purge`, --queued releases the unique keys of a task, with all its arguments, whose messages
     have not begun. It shows how many, and asks first.
 
@@ -51,16 +60,17 @@ def release(obj: CLIContext, key: str, *, force: bool, queued: bool, yes: bool) 
     """
     if queued and force:
         raise click.UsageError("--queued needs no --force: no body runs")
+    if force and not reason.strip():
+        raise click.UsageError(
+            "--force takes a lock from a body that may still run: say why, for the log and the event, with "
+            "--reason 'worker web3 is dead'"
+        )
     services = app_services(obj)
     if queued:
-        _release_queued(services, key, yes=yes)
-        return
-    store = services.store
-    chosen = find_key(store, key)
-    released = operator_release.release(services, chosen, force=force)
-    click.echo(f"lock {escaped(chosen)}")
-    for line in _result_lines(released, store.inspect(chosen).all_waiting):
-        click.echo(f"  {line}")
+        _release_queued(services, key, reason=reason, yes=yes)
+    else:
+        _release(services, find_key(services.store, key), force=force, reason=reason)
+    events.wait(_PATIENCE)
 
 
 @commands.command
@@ -118,7 +128,19 @@ def create_tables(obj: CLIContext, *, only_print: bool) -> None:
         click.echo(f"GRANT SELECT, INSERT, UPDATE, DELETE ON {name} TO ...;", err=True)
 
 
-def _release_queued(services: Services, task: str, *, yes: bool) -> None:
+def _release(services: Services, key: str, *, force: bool, reason: str) -> None:
+    state = key_state(services, key)
+    try:
+        released = operator_release.release(services, key, force=force, reason=reason)
+    except LockHeld as error:
+        raise click.ClickException(refusal(state) if state.holders else str(error)) from error
+    click.echo(f"lock {escaped(key)}")
+    workers = {holder.task_id: f" on {worker_text(holder)}" for holder in state.holders if holder.workers}
+    for line in _result_lines(released, workers, services.store.inspect(key).all_waiting):
+        click.echo(f"  {line}")
+
+
+def _release_queued(services: Services, task: str, *, reason: str, yes: bool) -> None:
     found = operator_release.queued_keys(services.store, task)
     if not found:
         raise click.ClickException(
@@ -129,15 +151,18 @@ def _release_queued(services: Services, task: str, *, yes: bool) -> None:
     click.echo("a message that is still in a queue runs all the same, and its call may be queued again")
     if not yes:
         click.confirm("release them?", abort=True)
-    click.echo(f"released {operator_release.release_queued(services, found)} of {len(found)}")
+    click.echo(f"released {operator_release.release_queued(services, found, reason=reason)} of {len(found)}")
 
 
-def _result_lines(released: operator_release.Released, waiting: int) -> Iterator[str]:
+def _result_lines(
+    released: operator_release.Released, workers: Mapping[str, str], waiting: int
+) -> Iterator[str]:
     if released.forgotten:
         yield "its data were damaged and are deleted, with its leases and the tasks that waited in line"
         return
     for owner in released.former:
-        yield f"released the lease of {printable(task_id(owner.id))}, held for {duration(owner.age / SECOND)}"
+        holder = f"{printable(task_id(owner.id))}{workers.get(task_id(owner.id), '')}"
+        yield f"released the lease of {holder}, held for {duration(owner.age / SECOND)}"
     if any(owner.phase == "running" for owner in released.former):
         yield "if its process lives, its body goes on, and its lease.check() raises LeaseLost"
     elif any(owner.phase == "period" for owner in released.former):

@@ -2,19 +2,23 @@
 
 from __future__ import annotations
 
+import os
 import time
 from collections.abc import Iterable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
+from getpass import getuser
+from socket import gethostname
 from typing import TYPE_CHECKING
 
-from celery_exclusive import outcomes
-from celery_exclusive.core.claim import task_id
+from celery_exclusive import events, outcomes
+from celery_exclusive.core.claim import task_id, worker_number
 from celery_exclusive.core.operations import Applied, ForceRelease, Owner, Release
 from celery_exclusive.core.records import SECOND
-from celery_exclusive.errors import LockHeld, UnreadableKey
+from celery_exclusive.errors import LockHeld, StoreError, UnreadableKey
 from celery_exclusive.options.key_text import absolute_key, own_key, without_hash
 from celery_exclusive.stores.base import states
+from celery_exclusive.stores.workers import WorkerRecord
 
 if TYPE_CHECKING:
     from celery_exclusive.services import Services
@@ -33,15 +37,18 @@ class Released:
     forgotten: bool = False
 
 
-def release(services: Services, key: str, *, force: bool = False) -> Released:
+def release(services: Services, key: str, *, force: bool = False, reason: str = "", by: str = "") -> Released:
     """Release a key, and let its line go on. A repetition does no harm.
 
     A unique key whose task is queued or lost, or that is held for a period, needs no force: no body runs.
+    Each lease that was released is logged as a WARNING, and told to monitors as the event `lock-released`.
 
     Parameters:
         key: the whole key, as the store keeps it.
         force: release it even if its leases have not expired. Their bodies continue. The data of a damaged
             key are deleted, with its waiting tasks.
+        reason: why, for the log and the event.
+        by: the operator. Default: the user and the host of this process.
 
     Raises:
         LockHeld: a running task holds the key, and `force` is not set. Nothing was changed.
@@ -50,13 +57,18 @@ def release(services: Services, key: str, *, force: bool = False) -> Released:
 
     A stored message that cannot be published now is offered again by the workers.
     """
+    by, former = by or _operator(), list[Owner]()
     try:
-        return _release(services.store, key, force=force)
+        return _release(services.store, key, former, force=force)
     except UnreadableKey:
         if not force:
             raise
         services.store.forget(key)
+        outcomes.deleted_by_operator(key, by, reason)
         return Released(forgotten=True)
+    finally:  # also of what was released before the store was lost
+        if former:
+            _record(services, key, former, force=force, by=by, reason=reason)
 
 
 def queued_keys(store: Store, task_name: str) -> list[str]:
@@ -72,18 +84,20 @@ def queued_keys(store: Store, task_name: str) -> list[str]:
     return [key for key, snapshot in states(store, keys) if snapshot.state == "queued"]
 
 
-def release_queued(services: Services, keys: Iterable[str]) -> int:
+def release_queued(services: Services, keys: Iterable[str], reason: str = "") -> int:
     """Release the keys of tasks that have not begun, and return their number. Running tasks keep theirs."""
     released = 0
     for key in keys:
         with suppress(LockHeld):
-            released += bool(release(services, key).former)
+            released += bool(release(services, key, reason=reason).former)
     return released
 
 
-def _release(store: Store, key: str, *, force: bool) -> Released:
-    """Release the holders of a key, by force also the ones that a look does not name, but no newer one."""
-    former: list[Owner] = []
+def _release(store: Store, key: str, former: list[Owner], *, force: bool) -> Released:
+    """Release the holders of a key, by force also the ones that a look does not name, but no newer one.
+
+    Adds each one to `former` when it has lost its lease.
+    """
     offered: list[str] = []
     began = time.monotonic()
     elapsed = 0
@@ -100,15 +114,47 @@ def _release(store: Store, key: str, *, force: bool) -> Released:
             end = Release(holder.id, "", "open") if may_begin else ForceRelease(holder.id)
             reply = store.apply(key, end)
             if may_begin and reply.answer == Applied(False):
-                return _release(store, key, force=force)
+                return _release(store, key, former, force=force)
             offered += [wake.id for wake in reply.wake]
             if reply.answer == Applied(True):
                 former.append(holder)
-                if force and holder.phase == "running":
-                    outcomes.forced(key, holder)
         if not seen.others or len(former) == count:
             return Released(tuple(former), tuple(offered))
         elapsed = round((time.monotonic() - began) * SECOND)
+
+
+def _record(
+    services: Services, key: str, former: Sequence[Owner], *, force: bool, by: str, reason: str
+) -> None:
+    """Log each lease with the operator and the reason, and tell monitors."""
+    workers = dict[int, list[WorkerRecord]]()
+    if any(worker_number(owner.token) for owner in former):
+        with suppress(StoreError):  # the leases are released
+            workers = services.store.workers()
+    tasks = {own_key(name): name for name in services.app.tasks}
+    told = list[dict[str, object]]()
+    for owner in former:
+        worker = " or ".join(map(str, workers.get(worker_number(owner.token), ())))
+        is_forced = force and owner.phase == "running"
+        if is_forced:
+            outcomes.forced(key, owner, worker, by, reason)
+        else:
+            outcomes.released_by_operator(key, owner, by, reason)
+        name = tasks.get("x" + without_hash(key[1:]))
+        told.append({
+            "uuid": task_id(owner.id), "name": name, "lock": key, "forced": is_forced, "worker": worker,
+            "by": by, "reason": reason,
+        })  # fmt: skip
+    events.send_all(services, by, "lock-released", told)
+
+
+def _operator() -> str:
+    """Return the user of this process, or the user that called sudo, and the host."""
+    try:
+        user = os.environ.get("SUDO_USER") or getuser()
+    except (KeyError, OSError):  # a container whose user has no name
+        user = str(os.getuid())
+    return f"{user}@{gethostname()}"
 
 
 def _held(key: str, holders: Sequence[Owner], others: int) -> LockHeld:
@@ -119,6 +165,7 @@ def _held(key: str, holders: Sequence[Owner], others: int) -> LockHeld:
     text = (
         f"lock {key} is held by {holder} for {owner.age / SECOND:.1f}s{more}, and was not released. It is "
         f"released when the holder ends; if its process is dead, in {owner.remaining / SECOND:.1f}s. "
-        "force=True or --force releases it now: a body that still runs may then run beside the next one"
+        "force=True, or --force with --reason, releases it now: a body that still runs may then run beside "
+        "the next one"
     )
     return LockHeld(text, key, holder)

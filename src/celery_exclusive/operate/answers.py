@@ -151,6 +151,22 @@ def of_result(task_id: str, result: TaskResult) -> Answer:
     return Answer(result.reason, text, command("result", task_id), task_id=task_id, result=result)
 
 
+def refusal(key: KeyState) -> str:
+    """Return why a held key is not released, and what its release by force breaks."""
+    first = key.holders[0]
+    worker = worker_text(first)
+    body = f"the body on {worker}" if worker else "its body, if it still runs,"
+    following = ""
+    if key.line:
+        following = f", which is {printable(key.line[0].task_id)}"
+    return (
+        f"{named(key)} is {_held(key)}{_others_wait(key)}. It was not released: it is when its task ends or, "
+        f"if the worker is dead, in {duration(max(first.remaining, 0))}. With --force and --reason it is "
+        f"released at once, and {body} goes on beside the next holder{following}: only its own lease.check() "
+        "would stop it"
+    )
+
+
 def command(*words: str) -> str:
     """Return a command of Celery for a shell, with its last word quoted."""
     *verbs, last = words
@@ -198,7 +214,7 @@ def _others_wait(key: KeyState) -> str:
 
 def worker_text(holder: LockHolder) -> str:
     """Return the name of a holder's worker; "" if the store knows none."""
-    return " or ".join(f"{printable(it.nodename)} pid {it.pid}" for it in holder.workers)
+    return " or ".join(map(str, holder.workers))
 
 
 def _on_worker(holder: LockHolder) -> str:

@@ -10,6 +10,7 @@ from hashlib import sha1
 from typing import Final
 
 from celery_exclusive.core.records import SECOND
+from celery_exclusive.display import printable
 
 FORGOTTEN_AFTER: Final = 86_400 * SECOND
 """The time for which a store keeps the record of a worker that does not renew it."""
@@ -39,6 +40,9 @@ class WorkerRecord:
     host: str
     release: str
     since: int
+
+    def __str__(self) -> str:
+        return f"{printable(self.nodename)} pid {self.pid}"
 
     @property
     def text(self) -> bytes:

@@ -6,7 +6,6 @@ from collections.abc import Mapping
 from hashlib import sha256
 from typing import TYPE_CHECKING, Final
 
-from celery_exclusive import notices
 from celery_exclusive.core.claim import task_id
 from celery_exclusive.core.records import SECOND
 from celery_exclusive.display import duration, escaped
@@ -57,8 +56,9 @@ def release(services: Services, request: Request) -> Response:
         raise Refused(400, "A release by force needs a reason.")
     if forced and form.get("sure") != "yes":
         return _ask_again(services, request, state, reason)
-    released = operator_release.release(services, state.key, force=forced)
-    notices.released_by_operator(state.key, released.former, request.access.user, reason, forced=forced)
+    released = operator_release.release(
+        services, state.key, force=forced, reason=reason, by=request.access.user
+    )
     return _released(services, request, state.key, released)
 
 

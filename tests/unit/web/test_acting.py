@@ -41,9 +41,11 @@ def test_a_held_key_is_released_after_two_questions_with_a_reason(
     done = visitor.post("release", second.fields)
     assert (done.status, "Released the lease of holder" in done.text) == (200, True)
     assert _holders(desk) == []
-    (record,) = (record for record in caplog.records if "has released" in record.message)
+    (record,) = (record for record in caplog.records if "was released" in record.message)
     assert record.levelno == logging.WARNING
-    assert record.message == "Ada has released lock x:k by force, which was held by holder. Reason: it hangs"
+    assert record.message.startswith(
+        "lock x:k was released by force by Ada (it hangs): it was held by holder"
+    )
     assert desk.store.inspect("x:k").line[0].is_offered
 
 

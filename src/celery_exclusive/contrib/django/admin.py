@@ -90,7 +90,7 @@ class LockAdmin(ReadOnlyAdmin):
     @admin.action(permissions=["release"], description="Release the selected locks, unless a task runs")
     def release(self, request: Any, queryset: Any) -> None:
         for lock in queryset:
-            said, level = _release(unescaped(lock.key))
+            said, level = _release(unescaped(lock.key), f"{request.user} in Django's admin")
             self.log_change(request, lock, said)
             self.message_user(request, f"Lock {lock.key}: {said}", level)
 
@@ -159,10 +159,10 @@ def _look_at(locks: Iterable[Any]) -> None:
         lock.snapshot, lock.workers = snapshot, workers
 
 
-def _release(key: str) -> tuple[str, int]:
+def _release(key: str, by: str) -> tuple[str, int]:
     """Release a lock, unless its holder runs; return the message for the user with its level."""
     try:
-        released = release(services(), key)
+        released = release(services(), key, by=by)
     except LockHeld as held:
         holder = printable(held.holder)
         return (
