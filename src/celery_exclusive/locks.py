@@ -8,7 +8,8 @@ Example:
         print(key.key, key.state, key.waiting)
 
 They are the answers of `celery -A proj locks`, as frozen objects with times in seconds. A look changes
-nothing. Keys, ids, names and arguments are strings of other programs: escape them where you show them.
+nothing; `cancel` ends a task that waits. Keys, ids, names and arguments are strings of other programs:
+escape them where you show them.
 """
 
 from __future__ import annotations
@@ -16,7 +17,8 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from celery_exclusive.errors import OptionError
+from celery_exclusive.errors import OptionError, shown
+from celery_exclusive.operate import dropping as _dropping
 from celery_exclusive.operate import why as _why
 from celery_exclusive.operate.answers import Answer
 from celery_exclusive.operate.finding import keys_that_begin
@@ -25,7 +27,17 @@ from celery_exclusive.operate.states import KeyState, is_key_of, key_states, who
 from celery_exclusive.services import services_of
 from celery_exclusive.task import LockHolder, WaitingTask, keys_of_call
 
-__all__ = ["Answer", "KeyState", "LockHolder", "TaskResult", "WaitingTask", "keys", "waiting", "why"]
+__all__ = [
+    "Answer",
+    "KeyState",
+    "LockHolder",
+    "TaskResult",
+    "WaitingTask",
+    "cancel",
+    "keys",
+    "waiting",
+    "why",
+]
 
 
 def why(id_or_key: str, *, app: Any = None) -> Answer:
@@ -107,3 +119,34 @@ def keys(prefix: str = "", *, task: str | None = None, app: Any = None) -> Itera
     found = keys_that_begin(services.store, prefix)
     chosen = [key for key in found if task is None or is_key_of(task, key)]
     return (state for state in key_states(services, chosen) if state.state != "free")
+
+
+def cancel(id: str, *, reason: str = "cancelled", app: Any = None) -> bool:
+    """Take a task that waits out of its line, and end it as REVOKED, whether or not workers run.
+
+    Its place and its unique key are free, `.get()` raises TaskRevokedError, and its chord completes as with
+    any revoked member. No copy of its message begins.
+
+    Example:
+        if not locks.cancel(result.id, reason="the feed was deleted"):
+            result.revoke()  # it is in a queue, runs, or has ended
+
+    Parameters:
+        id: the id of the task.
+        reason: the text of the TaskRevokedError.
+        app: as for `why`.
+
+    Returns:
+        Whether it waited. A running task is not touched: `result.revoke(terminate=True)` ends it.
+
+    Raises:
+        OptionError: `id` is no string, or the app has no locks.
+        StoreUnavailable: the store does not answer.
+        Exception: the result backend does not answer. The task has left its line, and no result says so.
+
+    It lists all waiting tasks, and reads the line of this one. For many tasks use `celery -A proj locks
+    drop`, which saves their messages.
+    """
+    if not isinstance(id, str):
+        raise OptionError(f"locks.cancel(): id={shown(id)} is no string: give the id of a task, as result.id")
+    return _dropping.cancel(services_of(app, "locks.cancel()"), id, reason)

@@ -10,6 +10,7 @@ from hypothesis.strategies import SearchStrategy as Strategy
 
 from celery_exclusive.core.operations import (
     AcquireAlone,
+    Drop,
     Ending,
     Enqueue,
     ForceRelease,
@@ -80,7 +81,9 @@ class ComeAgain:
 @dataclass(frozen=True)
 class Give:
     key: str
-    operation: AcquireAlone | Enqueue | Release | Requeue | Remove | Recall | GiveUp | ForceRelease | Restore
+    operation: (
+        AcquireAlone | Enqueue | Release | Requeue | Remove | Recall | Drop | GiveUp | ForceRelease | Restore
+    )
 
 
 @dataclass(frozen=True)
@@ -401,6 +404,21 @@ RARE: dict[str, list[Action]] = {
         *(take(id) for id in "abc"),
         *(Give("one at a time", Recall(id)) for id in "acd"),
         Follow(0, False),
+    ],
+    "tasks that wait are dropped, and none that runs or was dropped by another": [
+        *(take(id) for id in "abc"),
+        *(Give("one at a time", Drop(id, "t1")) for id in "abbc"),
+        Give("one at a time", Drop("b", "t 2")),
+        Follow(0, False),
+        take("b"),
+    ],
+    "the offer of a dropped task is made to the next one by a sweep": [
+        *(take(id) for id in "abcd"),
+        Finish(0),
+        Give("one at a time", Drop("b", "t1")),
+        Give("one at a time", Drop("c", "t1")),
+        Reap(9, 0),
+        Follow(-1, False),
     ],
     "runs die again and again, and each offer says how often": [
         keep("a"),

@@ -5,6 +5,7 @@ from __future__ import annotations
 from celery_exclusive.core.operations import (
     Acquire,
     AcquireAlone,
+    Drop,
     Enqueue,
     ForceRelease,
     KeyOperation,
@@ -39,6 +40,7 @@ KNOWN: dict[str, tuple[list[KeyOperation], KeyOperation]] = {
     "requeue": ([take("a")], REQUEUE),
     "requeue to the own copy": ([take("a"), COPY], REQUEUE),
     "remove": ([take("a"), take("b")], Remove("b")),
+    "drop": ([take("a"), take("b")], Drop("b", "token of an operator")),
     "force release": ([take("a"), take("b")], ForceRelease("a")),
 }
 """Operations on what a store has already: those that have to come before, and the operation itself."""

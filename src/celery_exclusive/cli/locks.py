@@ -23,11 +23,12 @@ class _Group(click.Group):
 
     def make_context(self, *args: Any, **kwargs: Any) -> click.Context:
         from celery_exclusive.cli.commands import commands
+        from celery_exclusive.cli.drop import drop, put
         from celery_exclusive.cli.looking import ls, show, why
         from celery_exclusive.cli.metrics import metrics
         from celery_exclusive.cli.web import web
 
-        for command in (ls, show, why, metrics, web):
+        for command in (drop, ls, put, show, why, metrics, web):
             commands.add_command(command)
         self.commands = commands.commands
         return super().make_context(*args, **kwargs)
@@ -45,7 +46,9 @@ class _Group(click.Group):
 @click.pass_context
 @handle_preload_options
 def locks(ctx: click.Context, **_: object) -> None:
-    """Say why a task does not run, list locks, release them, and make the tables of a database.
+    """Say why a task does not run, list locks, release them, drop waiting tasks and put them back.
+
+    It also makes the tables of a database.
 
     celery_exclusive.install must have been called for the app, whose settings name the store.
     """

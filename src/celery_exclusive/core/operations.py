@@ -144,6 +144,19 @@ class Recall:
 
 
 @dataclass(frozen=True, slots=True)
+class Drop:
+    """Remove a task that waits, for an operator. A task that runs keeps the copy of its message.
+
+    Applied(True): the message has left the line, by this request or by an earlier one with this token. No
+    later copy of it begins. The line goes on with the next sweep, not in this step: the next tasks in line
+    may be dropped, too.
+    """
+
+    id: str
+    token: str
+
+
+@dataclass(frozen=True, slots=True)
 class GiveUp:
     """Give up a call whose publisher got no answer: a request of it that arrives later acquires nothing.
 
@@ -225,7 +238,17 @@ def is_done_if_repeated(operation: object) -> bool:
 
 
 KeyOperation = (
-    Acquire | AcquireAlone | Enqueue | Release | Requeue | Remove | Recall | GiveUp | ForceRelease | Restore
+    Acquire
+    | AcquireAlone
+    | Enqueue
+    | Release
+    | Requeue
+    | Remove
+    | Recall
+    | Drop
+    | GiveUp
+    | ForceRelease
+    | Restore
 )
 """The operations on one key, besides renewals."""
 Operation = KeyOperation | Renew | Reap

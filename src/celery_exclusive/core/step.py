@@ -16,6 +16,7 @@ from celery_exclusive.core.operations import (
     AcquireAlone,
     Answer,
     Applied,
+    Drop,
     Enqueue,
     ForceRelease,
     Full,
@@ -191,6 +192,14 @@ class _Step(CallSteps):
         self.leave()
         self.advance()
         return Applied(found)
+
+    def drop(self, op: Drop) -> Answer:
+        entry = self.entries.get(op.id)
+        if not entry or entry.state == "behind":
+            return Applied(not entry and self.tombstone == op.token)
+        self.leave()
+        self.new_tombstone = op.token
+        return Applied(True)
 
     def force_release(self, _: ForceRelease) -> Answer:
         self.end_expired()
@@ -384,6 +393,7 @@ _METHODS: dict[type[Operation], str] = {
     GiveUp: "give_up",
     Remove: "remove",
     Recall: "recall_one",
+    Drop: "drop",
     ForceRelease: "force_release",
     Restore: "restore",
     Reap: "reap",

@@ -112,6 +112,23 @@ class Header:
             keeps_lock=False,
         )
 
+    def as_put(self, *salt: str, store: str | None) -> Header:
+        """Return the header of a message that an operator publishes again, as a new publish of its task."""
+        return replace(
+            self,
+            id=_digest(self.id, *salt),
+            store=store,
+            promoted=None,
+            offered=None,
+            published_by=None,
+            follows=None,
+            keeps_lock=False,
+            redelivered=False,
+            deaths=0,
+            tries=0,
+            since=None,
+        )
+
     def claim_id(self, task_id: str) -> str:
         """Return the id of the message's claims. The copy of each queue has an id of its own."""
         return f"{task_id}/{self.id}@{_quoted(self.route[0])}" if self.route else f"{task_id}/{self.id}"

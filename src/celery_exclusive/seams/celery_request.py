@@ -13,6 +13,8 @@ as_dict: Final = attrgetter("request_dict")
 """Return what Celery gives to the child that executes a request."""
 child_of: Final = attrgetter("worker_pid")
 """Return the pid of the child that executes a request, or the number of its greenlet."""
+context_of: Final = attrgetter("_context")
+"""Return the context of a request, as result backends and errbacks get it."""
 was_revoked: Final = attrgetter("_already_revoked")
 """Whether the end of a request as revoked was announced."""
 strategies_of: Final = attrgetter("strategies")

@@ -149,7 +149,7 @@ else
   load(op.limit)
   local verbs = {
     acquire = acquire, acquire_alone = acquire_alone, enqueue = enqueue, release = release,
-    requeue = requeue, remove = remove, recall = recall_one, give_up = give_up, force_release = force_release, restore = restore,
+    requeue = requeue, remove = remove, recall = recall_one, drop = drop_one, give_up = give_up, force_release = force_release, restore = restore,
   }
   if holders[op.id] or entries[op.id] then write_when_full() end -- else a full line would never be done
   answer, number, by = verbs[verb]()

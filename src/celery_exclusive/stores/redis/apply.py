@@ -36,6 +36,7 @@ _VERBS: Final[dict[type[KeyOperation], str]] = {
     operations.Requeue: "requeue",
     operations.Remove: "remove",
     operations.Recall: "recall",
+    operations.Drop: "drop",
     operations.GiveUp: "give_up",
     operations.ForceRelease: "force_release",
     operations.Restore: "restore",

@@ -263,6 +263,14 @@ local function remove()
   return 'done', found and 1 or 0
 end
 
+local function drop_one()
+  local entry = entries[op.id]
+  if not entry or entry.state == BEHIND then return 'done', not entry and tombstone() == op.token and 1 or 0 end
+  leave()
+  new_tombstone = op.token
+  return 'done', 1
+end
+
 local function force_release()
   end_expired()
   local lease, copy = holders[op.id], entries[op.id]

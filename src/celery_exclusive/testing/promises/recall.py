@@ -1,8 +1,10 @@
-"""Recall: the message of a task that expires or is revoked in line is published out of turn, to be ended."""
+"""Recall and Drop: a task that waits ends out of turn, by a worker or by an operator."""
 
 from __future__ import annotations
 
-from celery_exclusive.core.operations import Applied, Recall
+from functools import partial
+
+from celery_exclusive.core.operations import Applied, Drop, Recall, Stale
 from celery_exclusive.testing.promises.subject import LONG, SHORT, Subject, fence_of, found, woken
 
 
@@ -60,3 +62,20 @@ class RecallPromises(Subject):
             assert wake.deaths == deaths
             again = key.acquire("a", ttl=SHORT, promoted=wake.epoch, message=wake.message, recovers=True)
             fence_of(again)
+
+    def test_a_task_that_waits_is_dropped_once_and_no_copy_of_it_begins(self) -> None:
+        key = self.key()
+        key.needs_line()
+        key.hold("a")
+        key.park("b")
+        key.park("c")
+        assert woken(key.release("a")) == ["b"]
+        epoch = key.store.epoch()
+        drop = partial(key.store.apply, key.name)
+        assert drop(Drop("b", "one")).answer == Applied(True)
+        assert drop(Drop("b", "one")).answer == Applied(True), "the request again"
+        assert drop(Drop("b", "another")).answer == Applied(False)
+        assert [wake.id for wake in key.reap().wake] == ["c"]
+        assert key.acquire("b", promoted=epoch).answer == Stale()
+        fence_of(key.acquire("c", promoted=epoch))
+        assert drop(Drop("c", "one")).answer == Applied(False), "it runs"

@@ -1,0 +1,221 @@
+"""`locks drop` takes waiting tasks out of their lines and saves them, `locks put` publishes them again."""
+
+from __future__ import annotations
+
+import json
+import re
+import sys
+from collections import Counter
+from collections.abc import Callable
+from contextlib import nullcontext
+from pathlib import Path
+from typing import Any, Final
+
+import click
+from celery.bin.base import CLIContext
+from celery.utils.functional import noop
+
+from celery_exclusive.cli.app import app_services
+from celery_exclusive.core.claim import task_id
+from celery_exclusive.core.records import SECOND
+from celery_exclusive.display import duration, escaped, printable
+from celery_exclusive.operate.dropping import Dropper, Found
+from celery_exclusive.operate.finding import find_key
+from celery_exclusive.operate.putting import Outcome, Putter
+from celery_exclusive.operate.saved import SavedFile
+from celery_exclusive.services import Services
+
+_UNITS: Final = {"s": 1, "m": 60, "h": 3_600, "d": 86_400}
+_SHOWN: Final = 10
+"""The number of tasks, and of problems, that are shown one by one."""
+_EVERY: Final = 100
+"""The number of tasks after which the progress is shown anew."""
+
+
+class _Duration(click.ParamType):  # type: ignore[type-arg] # older releases of click have no type argument
+    """A duration, in microseconds."""
+
+    name = "duration"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> int:
+        if found := re.fullmatch(r"(\d{1,9})([smhd])", str(value)):
+            return int(found[1]) * _UNITS[found[2]] * SECOND
+        return self.fail(f"{value!r} is no duration: write 90s, 30m, 1h or 2d", param, ctx)
+
+
+@click.command
+@click.argument("key", default="")
+@click.option("--task", default="", help="The waiting tasks of this name, with all their keys.")
+@click.option(
+    "--older-than", type=_Duration(), default="0s", help="Tasks that wait for so long: 90s, 30m, 1h."
+)
+@click.option("--ids", type=click.File(), help="A file with the ids of tasks, one per line; - is the input.")
+@click.option(
+    "--to", type=click.Path(dir_okay=False, path_type=Path), help="Save the whole messages in this file."
+)
+@click.option("--discard", is_flag=True, help="Save no messages: the tasks cannot be put back.")
+@click.option("--dry-run", is_flag=True, help="Show what would be dropped, and change nothing.")
+@click.option("--yes", is_flag=True, help="Do not ask.")
+@click.option("--json", "as_json", is_flag=True, help="Print the result as a JSON object.")
+@click.pass_obj
+def drop(
+    obj: CLIContext, /, *, to: Path | None, dry_run: bool, yes: bool, as_json: bool, **chosen: Any
+) -> None:
+    """Take waiting tasks out of the line of KEY, and end each as REVOKED.
+
+    KEY is a key as `locks ls` lists it, the name of a task, or the string of a key= or of a lock(). Tasks in
+    line and aside are dropped, and windows of calls; no task that runs. The results, chords and unique keys
+    of the tasks end as of any revoked task, by this command: no worker need run.
+
+    Each message is saved, durably, before its task leaves the line: `locks put FILE` publishes the messages
+    again. If this command is killed, start it again with the same file: it completes what it has begun.
+
+    \b
+    celery -A proj locks drop x:feeds.import_feed:8c24... --to feeds.jsonl
+    celery -A proj locks drop --task feeds.import_feed --older-than 1h --to feeds.jsonl
+
+    Exit code: 0 if no chosen task waits any more, 1 if there was a problem, 2 for wrong usage.
+    """
+    _check(to, may_change=not dry_run, is_asked=not yes, **chosen)
+    services = app_services(obj)
+    found = _find(services, **chosen)
+    if dry_run:
+        _show(found, as_json=as_json)
+        return
+    if not yes:
+        _show(found)
+        text = f"type {found.count} to drop them: each ends as REVOKED"
+        if click.prompt(text, default="", show_default=False) != str(found.count):
+            raise click.Abort
+    with SavedFile(to, services.settings.exclusive_prefix) if to else nullcontext() as file:
+        dropper = Dropper(services, file)
+        if finished := dropper.finish():
+            click.echo(f"completed an earlier drop of {finished} tasks", err=True)
+        show = _progress(found.count)
+        for key, places in found.places():
+            dropper.drop(key, places)
+            show(dropper.dropped + dropper.left - finished)
+    problems = [*found.problems, *dropper.problems]
+    if as_json:
+        result = {"dropped": dropper.dropped, "left": dropper.left, "file": to and str(to)}
+        click.echo(json.dumps({**result, "problems": problems}))
+    else:
+        click.echo(f"dropped {dropper.dropped} tasks" + (f", saved in {printable(str(to))}" if to else ""))
+        if dropper.left:
+            click.echo(f"{dropper.left} had left the line before: they run, or have ended")
+        _show_problems(problems)
+    sys.exit(bool(problems))
+
+
+@click.command
+@click.argument("file", type=click.Path(exists=True, dir_okay=False, path_type=Path))
+@click.option("--again", is_flag=True, help="Also the tasks that were put before: they run once more.")
+@click.option("--json", "as_json", is_flag=True, help="Print the result as a JSON object.")
+@click.pass_obj
+def put(obj: CLIContext, file: Path, *, again: bool, as_json: bool) -> None:
+    """Publish the tasks of a FILE of `locks drop` again, with their ids, at the end of their lines.
+
+    The store and the broker are the ones of the app, which may be others than at the drop. A unique key
+    is acquired as for a new call: a task whose key is held is skipped. `.get()` waits for the result again.
+
+    FILE notes which tasks were put, so the same command puts none twice, and continues if it was killed.
+
+    Exit code: 0 if all tasks were put, now or before, 1 if some were not.
+    """
+    services = app_services(obj)
+    counts = Counter[Outcome]()
+    with SavedFile(file) as saved:
+        putter = Putter(services, saved, again=again)
+        show = _progress(len(saved.fates))
+        for outcome in putter.put_all():
+            counts[outcome] += 1
+            show(counts.total())
+    if as_json:
+        click.echo(json.dumps({**{name: counts[name] for name in _WORDS}, "problems": putter.problems}))
+    else:
+        for outcome, words in _WORDS.items():
+            if counts[outcome] or outcome == "put":
+                click.echo(f"{counts[outcome]} {words}")
+        _show_problems(putter.problems)
+    sys.exit(bool(counts["held"] + counts["damaged"] + counts["unfinished"]))
+
+
+_WORDS: Final[dict[Outcome, str]] = {
+    "put": "tasks put",
+    "known": "were put by an earlier command: the store knows them",
+    "before": "were put before, as the file says: --again puts them once more",
+    "left": "had left their line before they could be dropped",
+    "unfinished": "may wait in their old line: complete that `locks drop --to` with the same file first",
+    "held": "skipped, since their unique keys are held",
+    "damaged": "damaged",
+}
+
+
+def _check(
+    to: Path | None,
+    *,
+    key: str,
+    task: str,
+    ids: Any,
+    discard: bool,
+    may_change: bool,
+    is_asked: bool,
+    **_: Any,
+) -> None:
+    """Refuse wrong usage."""
+    problem = ""
+    if not (key or task or ids):
+        problem = "name a KEY, or a --task, or --ids"
+    elif key and task:
+        problem = "name a KEY or a --task, not both"
+    elif may_change and bool(to) == discard:
+        problem = "name a file with --to, which `locks put` reads, or say --discard: one of them"
+    elif may_change and is_asked and not sys.stdin.isatty():
+        problem = "there is no terminal to ask at: say --yes, or --dry-run"
+    if problem:
+        raise click.UsageError(problem)
+
+
+def _find(services: Services, *, key: str, task: str, older_than: int, ids: Any, **_: Any) -> Found:
+    store = services.store
+    keys = [find_key(store, key)] if key else sorted(store.scan())
+    return Found.search(
+        services,
+        keys,
+        task=task,
+        older_than=older_than,
+        ids={line.strip() for line in ids} - {""} if ids else None,
+    )
+
+
+def _show(found: Found, *, as_json: bool = False) -> None:
+    """Show what would be dropped."""
+    if as_json:
+        result = {"would_drop": found.count, "keys": len(found.ids), "problems": found.problems}
+        click.echo(json.dumps(result))
+        return
+    click.echo(f"would drop {found.count} tasks of {len(found.ids)} keys")
+    for key, one in found.first:
+        click.echo(
+            f"  {printable(task_id(one.id))}, in line of {escaped(key)} for {duration(one.age / SECOND)}"
+        )
+    _show_problems(found.problems)
+
+
+def _progress(count: int) -> Callable[[int], None]:
+    """Return a function that shows on a terminal how many tasks of these are done."""
+    if not sys.stderr.isatty():
+        return noop
+
+    def show(done: int) -> None:
+        if done % _EVERY == 0 or done >= count:
+            click.echo(f"\r{done:,} of {count:,}", err=True, nl=done >= count)
+
+    return show
+
+
+def _show_problems(problems: list[str]) -> None:
+    for problem in problems[:_SHOWN]:
+        click.echo(f"  {printable(problem)}", err=True)
+    if len(problems) > _SHOWN:
+        click.echo(f"  and {len(problems) - _SHOWN} more", err=True)

@@ -1,0 +1,148 @@
+"""Publishes saved messages again: each task joins the end of its line, on this store or another."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any, Literal
+
+from celery_exclusive.core.claim import WINDOW, first_task_id, publish_claim_id, task_id
+from celery_exclusive.core.operations import AcquireAlone, Answer, Applied, Enqueue, Held, Stale
+from celery_exclusive.core.publishing import PHASES
+from celery_exclusive.messages.header import HEADER, Header
+from celery_exclusive.messages.namespace import keep_namespace, own_broker
+from celery_exclusive.messages.republish import Republisher
+from celery_exclusive.operate.revoking import Damaged, opened, wait_again
+from celery_exclusive.operate.saved import Saved, SavedFile
+from celery_exclusive.options.amounts import microseconds_until
+from celery_exclusive.options.signing import Signer
+from celery_exclusive.stores.base import Wake
+
+if TYPE_CHECKING:
+    from celery_exclusive.messages.stored import StoredMessage
+    from celery_exclusive.services import Services
+
+Outcome = Literal["put", "known", "held", "before", "unfinished", "left", "damaged"]
+
+
+class Putter:
+    """Publishes the messages of a file of dropped tasks.
+
+    Each message gets a publish id that follows from its old one, so that a store which has it already knows
+    it: a command that was killed can be repeated.
+
+    Parameters:
+        again: also the tasks that the file says were put before.
+    """
+
+    def __init__(self, services: Services, file: SavedFile, *, again: bool = False) -> None:
+        self.services, self.file, self.again = services, file, again
+        self._salt = (file.token, os.urandom(4).hex()) if again else (file.token,)
+        self._signer = Signer(services.settings.secrets, file.prefix)
+        self._republisher = Republisher(services.app, own_connection=True)
+        self._declared: set[str] = set()
+        self._epoch = services.store.epoch()
+        self.problems: list[str] = []
+
+    def put_all(self) -> Iterator[Outcome]:
+        """Put the tasks in the order of the file, and yield what becomes of each.
+
+        Raises:
+            OptionError: the store belongs to another broker.
+            StoreUnavailable: the store does not answer. The command can be repeated.
+            Exception: the broker or the result backend does not answer.
+        """
+        keep_namespace(self.services, own_broker(self.services))
+        seen: set[str] = set()
+        try:
+            for saved in self.file.tasks():
+                if not isinstance(saved, Saved):
+                    self.problems.append(saved)
+                    yield "damaged"
+                elif saved.id not in seen:
+                    seen.add(saved.id)
+                    yield self._put_one(saved)
+        finally:
+            self._republisher.close()
+
+    def _put_one(self, saved: Saved) -> Outcome:
+        fate = self.file.fates[saved.id]
+        if fate == "saved":
+            return "unfinished"
+        if fate == "left":
+            return "left"
+        if fate == "put" and not self.again:
+            return "before"
+        try:
+            stored, header = opened(self._signer, saved)
+            outcome = self._put_message(saved, stored, header)
+        except Damaged as error:
+            self.problems.append(f"task {task_id(saved.id)} cannot be put: {error}")
+            return "damaged"
+        if outcome in ("put", "known"):
+            self.file.note("put", saved.id)
+        return outcome
+
+    def _put_message(self, saved: Saved, stored: StoredMessage, header: Header) -> Outcome:
+        """Take the unique key and the place of a message, and publish it if no other process will."""
+        id = task_id(saved.id)
+        header = header.as_put(*self._salt, store=header.store and self._epoch)
+        stored = replace(stored, headers={**stored.headers, HEADER: header.write()})
+        claim, store = header.claim_id(id), self.services.store
+        if header.unique and header.unique[0] == saved.key and header.unique[1] == WINDOW:
+            wait_again(self.services, id)
+            reply = store.apply(saved.key, Enqueue(claim, stored.dump(), waits=(0, 0)))
+            if isinstance(reply.answer, Held):
+                return self._held(id, saved.key, first_task_id(reply.answer.by))
+            return "known" if reply.answer == Applied(False) else "put"
+        task = self.services.app.tasks.get(str(stored.headers.get("task")))
+        if header.unique and header.unique[1] != WINDOW and not header.duplicate_of:
+            answer = self._take_unique_key(claim, task, header)
+            if isinstance(answer, Held):
+                return self._held(id, header.unique[0], first_task_id(answer.by))
+            if answer == Stale():
+                return "known"
+        wait_again(self.services, id)
+        option = self.services.exclusive(task, header.values) if task else None
+        if not (option and header.exclusive and store.capabilities.line):
+            self._send(stored)
+            return "put"
+        is_retry = bool(stored.headers.get("retries"))
+        answer = store.apply(
+            header.exclusive,
+            Enqueue(
+                claim,
+                stored.dump(),
+                option.limit,
+                microseconds_until(stored.headers.get("expires")),
+                None if is_retry else option.gives_up_in,
+                option.replaces and not is_retry,
+            ),
+        ).answer
+        if answer == Applied(True):
+            self._send(stored.promoted(Wake(header.exclusive, claim, b"", self._epoch)))
+        return "known" if answer == Applied(False) else "put"
+
+    def _take_unique_key(self, claim: str, task: Any, header: Header) -> Answer:
+        """Ask for the unique key as a new call does."""
+        ttl = self.services.queued_ttl(task and self.services.unique(task, header.values))
+        assert header.unique  # noqa: S101 - its caller has looked
+        key, until = header.unique
+        request = AcquireAlone(publish_claim_id(claim), header.id, ttl, None, PHASES[until])
+        return self.services.store.apply(key, request).answer
+
+    def _held(self, id: str, key: str, by: str) -> Outcome:
+        self.problems.append(f"task {id} was skipped: {by or 'another call'} holds its unique key {key}")
+        return "held"
+
+    def _send(self, stored: StoredMessage) -> None:
+        """Publish a message now. Its queues are declared first, since the broker may be a new one."""
+        app, to = self.services.app, stored.routing_key
+        queues = [it for it in app.amqp.queues.values() if to in (it.name, it.routing_key)]
+        if queues and to not in self._declared:
+            with app.connection_for_write() as connection:
+                for queue in queues:
+                    queue(connection.default_channel).declare()
+            self._declared.add(to)
+        self._republisher.publish(stored)

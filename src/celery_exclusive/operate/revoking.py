@@ -1,0 +1,126 @@
+"""Ends a task whose message has left the line as Celery ends a revoked task, in this process.
+
+No worker need run: the task's result backend is asked here, as the main process of a worker asks it.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, cast
+
+from celery.backends.base import DisabledBackend
+from celery.signals import task_revoked
+from celery.states import READY_STATES, REVOKED
+from celery.worker.request import Request
+from celery.worker.strategy import proto1_to_proto2  # type: ignore[attr-defined] # the stubs do not know it
+from kombu import Message
+from kombu.serialization import prepare_accept_content
+
+from celery_exclusive.core.claim import PERIOD, WINDOW, publish_claim_id, task_id
+from celery_exclusive.core.heir import retry_ended
+from celery_exclusive.core.operations import KeyOperation, Release
+from celery_exclusive.messages.header import Header
+from celery_exclusive.messages.stored import StoredMessage
+from celery_exclusive.run import Run, within
+from celery_exclusive.seams.celery_request import context_of
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from celery_exclusive.operate.saved import Saved
+    from celery_exclusive.options.signing import Signer
+    from celery_exclusive.services import Services
+
+
+class Damaged(Exception):
+    """A stored message that cannot be read, or that this app has not signed."""
+
+
+def opened(signer: Signer, saved: Saved) -> tuple[StoredMessage, Header]:
+    """Return a stored message and its header.
+
+    Raises:
+        Damaged: says why it cannot be read.
+    """
+    try:
+        content = signer.open_parked(saved.message, saved.key, saved.id)
+        if content is None:
+            raise Damaged("no exclusive_secret of this app has signed it")
+        stored = StoredMessage.load(content)
+        header = Header.of(stored.our_header)
+    except (LookupError, TypeError, ValueError, AttributeError, RecursionError) as error:
+        raise Damaged(str(error) or type(error).__name__) from error
+    if header is None:
+        raise Damaged("its header is not valid here")
+    return stored, header
+
+
+def end_as_revoked(services: Services, saved: Saved, reason: str) -> str:
+    """End a task as REVOKED: its result, its chord, its callbacks, and its unique key. Its chain stops.
+
+    Returns the problem of a message that cannot be read: "" is none. Then its result alone is stored.
+    """
+    id = task_id(saved.id)
+    try:
+        stored, header = opened(services.signer, saved)
+        request = _received(services, stored)
+    except Damaged as error:
+        services.app.backend.mark_as_revoked(id, reason)
+        return f"task {id}: its message cannot be read ({error}): its result alone was stored"
+    with within(Run(id, body_over=True)):
+        context = context_of(request)
+        request.task.backend.mark_as_revoked(id, reason, request=context, store_result=request.store_errors)
+        task_revoked.send(request.task, request=context, terminated=False, signum=None, expired=False)
+    for key, operation in _releases(id, header):
+        services.store.apply(key, operation)
+    return ""
+
+
+def has_ended(services: Services, id: str) -> bool:
+    """Whether the result of a task is stored."""
+    return _state(services, id) in READY_STATES
+
+
+def wait_again(services: Services, id: str) -> None:
+    """Forget the result of a revoked task, so that `.get()` waits for its next run."""
+    if _state(services, id) == REVOKED:
+        services.app.backend.forget(id)
+
+
+def _state(services: Services, id: str) -> str:
+    backend: Any = services.app.backend
+    if services.has_rpc_results or isinstance(backend, DisabledBackend):  # the app stores no results
+        return ""
+    return str(backend.get_task_meta(id, cache=False)["status"])
+
+
+def _received(services: Services, stored: StoredMessage) -> Any:
+    """Return the request that a worker would make of a stored message."""
+    app = services.app
+    message = Message(
+        cast("Any", stored.body),
+        content_type=stored.content_type,
+        content_encoding=stored.content_encoding,
+        headers=stored.headers,
+        properties=stored.properties,
+        delivery_info={"exchange": stored.exchange, "routing_key": stored.routing_key},
+        accept=prepare_accept_content(app.conf.accept_content),
+    )
+    try:
+        body, headers, decoded, utc = None, stored.headers, False, True
+        if "task" not in headers:  # task_protocol=1
+            body, headers, decoded, utc = proto1_to_proto2(message, message.payload)
+        task = app.tasks.get(headers["task"]) or app.Task()
+        return Request(message, app=app, task=task, body=body, headers=headers, decoded=decoded, utc=utc)
+    except Exception as error:
+        raise Damaged(f"{type(error).__name__}: {error}") from error
+
+
+def _releases(id: str, header: Header) -> Iterator[tuple[str, KeyOperation]]:
+    """Yield the operations that release the leases of a message that does not begin."""
+    claim = header.claim_id(id)
+    if header.unique and header.unique[1] not in (PERIOD, WINDOW):
+        for each in dict.fromkeys((claim, publish_claim_id(claim))):
+            yield header.unique[0], Release(each, header.id)
+    if header.keeps_lock and header.exclusive:
+        for operation in retry_ended(publish_claim_id(claim), done=True):
+            yield header.exclusive, operation

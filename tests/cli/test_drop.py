@@ -1,0 +1,426 @@
+"""`locks drop` and `locks put`: what they accept, refuse, save and publish, without a worker."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from itertools import count
+from pathlib import Path
+from typing import Any
+
+import pytest
+from celery.exceptions import TaskRevokedError
+from celery.result import AsyncResult
+from celery.signals import task_revoked
+from click.testing import Result
+
+from celery_exclusive import Debounce, Exclusive, Unique
+from celery_exclusive.core.operations import Enqueue, Release
+from celery_exclusive.operate import dropping
+from celery_exclusive.operate.saved import SavedFile
+from tests.cli.conftest import Desk
+
+pytestmark = pytest.mark.proves("dropped from the line")
+
+KEY = "x:desk.work"
+HOUR = 3_600
+
+
+@pytest.fixture
+def desk(make_desk: Callable[..., Desk]) -> Desk:
+    """An app whose calls take their places when they are published; another task holds the key."""
+    desk = make_desk(result_backend="cache+memory://")
+    desk.store._store.clock = lambda: desk.now
+    add_tasks(desk)
+    desk.acquire(KEY, "holder/1")
+    return desk
+
+
+def add_tasks(desk: Desk) -> None:
+    options: dict[str, dict[str, Any]] = {
+        "desk.work": {"exclusive": Exclusive(order="published")},
+        "desk.once": {
+            "exclusive": Exclusive(key="shared", order="published"),
+            "unique": Unique("n"),
+        },
+        "desk.late": {"unique": Debounce("n", wait=60, max_wait=600)},
+    }
+    for name, chosen in options.items():
+        desk.app.task(name=name, shared=False, **chosen)(work)
+
+
+def work(n: int) -> int:
+    return n
+
+
+def call(desk: Desk, n: int, name: str = "desk.work", **options: Any) -> AsyncResult[Any]:
+    result: AsyncResult[Any] = desk.app.tasks[name].apply_async((n,), **options)
+    return result
+
+
+def drop(desk: Desk, *words: str, file: Path | None = None) -> Result:
+    to = ("--to", str(file)) if file else ()
+    return desk.run("drop", *words, *to, "--yes")
+
+
+def waiting(desk: Desk, key: str = KEY) -> list[str]:
+    return [place.waiting.id.partition("/")[0] for place in desk.store.line(key).places]
+
+
+def records(file: Path) -> list[dict[str, Any]]:
+    return [json.loads(line) for line in file.read_text().splitlines()]
+
+
+def as_json(done: Result) -> dict[str, Any]:
+    found: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
+    return found
+
+
+def test_dropped_tasks_end_as_revoked_and_are_saved_whole(desk: Desk, tmp_path: Path) -> None:
+    results = [call(desk, n) for n in range(3)]
+    file = tmp_path / "line.jsonl"
+    done = drop(desk, "desk.work", file=file)
+    assert done.exit_code == 0, done.output
+    assert f"dropped 3 tasks, saved in {file}" in done.stdout
+    assert waiting(desk) == []
+    assert [result.state for result in results] == ["REVOKED"] * 3
+    with pytest.raises(TaskRevokedError, match="dropped from the line of its lock"):
+        results[0].get(timeout=5)
+    saved = [record for record in records(file) if "saved" in record]
+    assert [record["saved"].partition("/")[0] for record in saved] == [result.id for result in results]
+    assert all(result.id in record["message"] for result, record in zip(results, saved, strict=True))
+    assert file.stat().st_mode & 0o077 == 0, "it has arguments of tasks"
+    assert desk.store.inspect(KEY).holders[0].id == "holder/1"
+
+
+def test_put_publishes_tasks_with_their_ids_in_their_order_and_results_wait_again(
+    desk: Desk, tmp_path: Path
+) -> None:
+    results = [call(desk, n) for n in range(3)]
+    drop(desk, KEY, file=tmp_path / "f")
+    newer = call(desk, 9)
+    done = desk.run("put", str(tmp_path / "f"))
+    assert done.exit_code == 0, done.output
+    assert "3 tasks put" in done.stdout
+    assert waiting(desk) == [newer.id, *(result.id for result in results)]
+    assert [desk.app.AsyncResult(result.id).state for result in results] == ["PENDING"] * 3
+
+
+def test_a_second_put_puts_no_task_twice(desk: Desk, tmp_path: Path) -> None:
+    call(desk, 1)
+    file = str(tmp_path / "f")
+    drop(desk, KEY, file=tmp_path / "f")
+    assert as_json(desk.run("put", file, "--json"))["put"] == 1
+    assert as_json(desk.run("put", file, "--json"))["before"] == 1
+    lines = (tmp_path / "f").read_text().splitlines(keepends=True)
+    (tmp_path / "f").write_text("".join(lines[:-1]))  # the command was killed before it noted that
+    again = as_json(desk.run("put", file, "--json"))
+    assert (again["put"] + again["known"], len(waiting(desk))) == (1, 1)
+    assert as_json(desk.run("put", file, "--again", "--json"))["put"] == 1
+    assert len(waiting(desk)) == 2
+
+
+def test_a_line_moves_to_another_store(desk: Desk, make_desk: Callable[..., Desk], tmp_path: Path) -> None:
+    results = [call(desk, n) for n in range(2)]
+    drop(desk, KEY, file=tmp_path / "f")
+    other = make_desk(exclusive_prefix="other")
+    add_tasks(other)
+    other.acquire(KEY, "holder/1")
+    done = other.run("put", str(tmp_path / "f"))
+    assert done.exit_code == 0, done.output
+    assert waiting(other) == [result.id for result in results]
+
+
+def test_a_unique_key_is_free_after_a_drop_and_taken_by_put_unless_it_is_held(
+    desk: Desk, tmp_path: Path
+) -> None:
+    desk.acquire("x=shared", "holder/2")
+    first, second = (call(desk, n, "desk.once") for n in (1, 2))
+    assert call(desk, 1, "desk.once").outcome == "skipped"
+    drop(desk, "shared", file=tmp_path / "f")
+    newer = call(desk, 1, "desk.once")
+    assert newer.outcome == "published"
+    done = desk.run("put", str(tmp_path / "f"))
+    assert done.exit_code == 1
+    assert "1 skipped, since their unique keys are held" in done.stdout
+    assert f"task {first.id} was skipped: {newer.id} holds its unique key u:desk.once:" in done.stderr
+    assert waiting(desk, "x=shared") == [newer.id, second.id]
+    assert (first.state, desk.app.AsyncResult(second.id).state) == ("REVOKED", "PENDING")
+    assert call(desk, 2, "desk.once").outcome == "skipped"
+
+
+def test_a_window_of_calls_is_dropped_and_put(desk: Desk, tmp_path: Path) -> None:
+    first = call(desk, 1, "desk.late")
+    done = drop(desk, "--task", "desk.late", file=tmp_path / "f")
+    assert done.exit_code == 0, done.output
+    assert first.state == "REVOKED"
+    key = first.key
+    assert waiting(desk, key) == []
+    assert desk.run("put", str(tmp_path / "f")).exit_code == 0
+    assert waiting(desk, key) == [first.id]
+    assert [wake.id.partition("/")[0] for wake in desk.store.reap().wake] == [first.id]
+
+
+def test_a_window_that_newer_calls_have_opened_is_not_replaced_by_put(desk: Desk, tmp_path: Path) -> None:
+    call(desk, 1, "desk.late")
+    drop(desk, "--task", "desk.late", file=tmp_path / "f")
+    newer = call(desk, 1, "desk.late")
+    done = desk.run("put", str(tmp_path / "f"))
+    assert (done.exit_code, newer.id in done.stderr) == (1, True)
+    assert waiting(desk, newer.key) == [newer.id]
+
+
+def test_tasks_are_chosen_by_their_name_age_and_ids(desk: Desk) -> None:
+    for key in ("x=shared", KEY):
+        desk.acquire(key, "holder/2", limit=2)
+    old = [call(desk, n) for n in range(2)]
+    other = call(desk, 1, "desk.once")
+    desk.pass_time(HOUR + 1)
+    new = call(desk, 3)
+
+    def chosen(*words: str, answer: str = "") -> set[str]:
+        done = desk.run("drop", *words, "--dry-run", answer=answer)
+        assert done.exit_code == 0, done.output
+        return {result.id for result in (*old, other, new) if result.id in done.stdout}
+
+    everything = {result.id for result in (*old, new)}
+    assert chosen(KEY) == chosen("--task", "desk.work") == everything
+    assert chosen("--task", "desk.once") == {other.id}
+    assert chosen(KEY, "--older-than", "1h") == {result.id for result in old}
+    ids = f"{old[1].id}\n\n{other.id}\nunknown\n"
+    assert chosen("--ids", "-", answer=ids) == {old[1].id, other.id}
+    assert chosen(KEY, "--ids", "-", answer=ids) == {old[1].id}
+    assert len(waiting(desk)) == 3, "a dry run changes nothing"
+
+
+@pytest.mark.parametrize(
+    ("words", "problem"),
+    [
+        ((), "name a KEY, or a --task, or --ids"),
+        ((KEY, "--task", "desk.work"), "not both"),
+        ((KEY, "--yes"), "name a file with --to"),
+        ((KEY, "--yes", "--to", "f", "--discard"), "one of them"),
+        ((KEY, "--discard"), "say --yes, or --dry-run"),
+        ((KEY, "--older-than", "soon"), "write 90s, 30m, 1h or 2d"),
+    ],
+)
+def test_wrong_usage_is_refused_with_the_fix(desk: Desk, words: tuple[str, ...], problem: str) -> None:
+    call(desk, 1)
+    done = desk.run("drop", *words)
+    assert (done.exit_code, problem in done.stderr) == (2, True), done.stderr
+    assert len(waiting(desk)) == 1
+
+
+def test_discarded_tasks_end_as_revoked(desk: Desk) -> None:
+    result = call(desk, 1)
+    assert as_json(desk.run("drop", KEY, "--discard", "--yes", "--json"))["dropped"] == 1
+    assert result.state == "REVOKED"
+
+
+def test_a_task_whose_turn_has_come_meanwhile_is_not_dropped_and_not_put(
+    desk: Desk, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    results = [call(desk, n) for n in range(2)]
+    apply, begun = desk.store._store.apply, []
+
+    def begin_first(key: str, operation: Any) -> Any:
+        if type(operation).__name__ == "Drop" and not begun:
+            begun.append(operation.id)
+            apply(KEY, Release("holder/1", "token"))
+            desk.acquire(KEY, operation.id, promoted=desk.store.epoch())
+        return apply(key, operation)
+
+    monkeypatch.setattr(desk.store._store, "apply", begin_first)
+    done = drop(desk, KEY, file=tmp_path / "f")
+    assert "1 had left the line before" in done.stdout
+    assert [result.state for result in results] == ["PENDING", "REVOKED"]
+    put = as_json(desk.run("put", str(tmp_path / "f"), "--json"))
+    assert (put["left"], put["put"]) == (1, 1)
+
+
+@pytest.mark.promise(
+    "A `locks drop` that dies at any point leaves each message in its file, in its line, or in both. The "
+    "same command again completes it and ends each task once; `put` puts none that may still wait or run",
+    name="killed drop",
+    broke="a message removed before it was saved; the token of the file not kept: tasks never ended",
+)
+@pytest.mark.parametrize("survives", range(10))
+def test_a_drop_that_dies_is_completed_by_the_same_command(
+    desk: Desk, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, survives: int
+) -> None:
+    """The process dies before one of its steps: a line of the file, a removal, or an end."""
+    results, file = [call(desk, n) for n in range(2)], tmp_path / "f"
+    ids, ended = {result.id for result in results}, list[str]()
+    steps = count()
+
+    def mortal(step: Callable[..., Any]) -> Callable[..., Any]:
+        def take(*args: Any, **kwargs: Any) -> Any:
+            if next(steps) == survives:
+                raise KeyboardInterrupt
+            return step(*args, **kwargs)
+
+        return take
+
+    @task_revoked.connect(weak=False)
+    def note(request: Any, **_: Any) -> None:
+        ended.append(request.id)
+
+    try:
+        with monkeypatch.context() as patch:
+            patch.setattr(SavedFile, "_write", mortal(SavedFile._write))
+            patch.setattr(desk.store._store, "apply", mortal(desk.store._store.apply))
+            patch.setattr(dropping, "end_as_revoked", mortal(dropping.end_as_revoked))
+            assert drop(desk, KEY, file=file).exit_code == (1 if survives < 9 else 0)
+        saved = [record["saved"].partition("/")[0] for record in records(file) if "saved" in record]
+        assert {*waiting(desk), *saved} == ids
+        if survives:
+            early = as_json(desk.run("put", str(file), "--json"))
+            assert early["put"] == len(ended) - (survives in (5, 8)), "those that the file says were ended"
+        assert drop(desk, "--task", "desk.work", file=file).exit_code == 0
+        assert sorted({*ended}) == sorted(ids)
+    finally:
+        task_revoked.disconnect(note)
+    assert waiting(desk) == []
+
+
+@pytest.mark.promise(
+    "`locks put` refuses the file of another version, another program or another namespace's secret, and "
+    "skips a damaged line: it names the line, and puts all others",
+    broke="the version not looked at; one damaged line ends the command",
+)
+@pytest.mark.parametrize(
+    ("head", "problem"),
+    [
+        ('{"dropped_by_celery_exclusive": 2, "token": "t", "prefix": "cx"}', "has version 2"),
+        ('{"v": 1}', "is no file of dropped tasks"),
+        ("no JSON", "is no file of dropped tasks"),
+        ("[" * 10_000, "is no file of dropped tasks"),
+        ("", "is no file of dropped tasks"),
+    ],
+)
+def test_a_file_of_another_version_or_program_is_refused(
+    desk: Desk, tmp_path: Path, head: str, problem: str
+) -> None:
+    result = call(desk, 1)
+    drop(desk, KEY, file=tmp_path / "f")
+    _, *others = (tmp_path / "f").read_text().splitlines()
+    foreign = tmp_path / "foreign"
+    foreign.write_text("\n".join([head, *others, ""]))
+    before = foreign.read_text()
+    for done in (desk.run("put", str(foreign)), drop(desk, "--task", "desk.work", file=foreign)):
+        assert (done.exit_code, problem in done.stderr) == (1, True), done.stderr
+    assert foreign.read_text() == before
+    assert (result.state, waiting(desk)) == ("REVOKED", [])
+
+
+DAMAGED = [
+    "no JSON",
+    "[1]",
+    '"text"',
+    "{}",
+    '{"saved": "a/1"}',
+    '{"saved": "a/1", "key": "x:desk.work", "base64": "%"}',
+    '{"saved": 1, "key": "x:desk.work", "message": "{}"}',
+    '{"saved": "a/1", "key": 3, "message": "{}"}',
+]
+UNREADABLE = [
+    "",
+    "{}",
+    "[]",
+    "7",
+    "\x1b[2J",
+    '{"v": 9}',
+    '{"v": 1, "body": 1, "coding": "text", "headers": 1}',
+    '{"v": 1, "body": "", "coding": "text", "headers": {"exclusive": {}}, "more": 1}',
+    '{"properties": {}, "body": "", "headers": {}}',
+]
+
+
+def test_damaged_lines_and_messages_are_named_and_all_others_are_put(desk: Desk, tmp_path: Path) -> None:
+    result, file = call(desk, 1), tmp_path / "f"
+    drop(desk, KEY, file=file)
+    with file.open("a") as lines:
+        for line in DAMAGED:
+            lines.write(f"{line}\n")
+        for number, message in enumerate(UNREADABLE):
+            saved = {"saved": f"unreadable {number}/1", "key": KEY, "message": message}
+            lines.write(f"{json.dumps(saved)}\n{json.dumps({'ended': saved['saved']})}\n")
+    done = desk.run("put", str(file), "--json")
+    assert done.exit_code == 1
+    found = as_json(done)
+    assert (found["put"], found["damaged"]) == (1, len(DAMAGED) + len(UNREADABLE)), found
+    assert f"line 4 of {file} is damaged" in found["problems"]
+    assert waiting(desk) == [result.id]
+
+
+def test_a_message_that_no_secret_of_the_app_has_signed_is_not_put(
+    make_desk: Callable[..., Desk], tmp_path: Path
+) -> None:
+    file = str(tmp_path / "f")
+    stranger, owner = (
+        make_desk(result_backend="cache+memory://", exclusive_prefix=prefix, exclusive_secret=secret)
+        for prefix, secret in (("one", "a secret of 16 or more"), ("two", "another of 16 or more"))
+    )
+    for desk in (stranger, owner):
+        add_tasks(desk)
+        desk.acquire(KEY, "holder/1")
+    call(stranger, 1)
+    drop(stranger, KEY, file=tmp_path / "f")
+    done = owner.run("put", file)
+    assert (done.exit_code, "no exclusive_secret of this app has signed it" in done.stderr) == (1, True)
+    assert waiting(owner) == []
+    heir = make_desk(exclusive_secret=["another of 16 or more", "a secret of 16 or more"])
+    add_tasks(heir)
+    heir.acquire(KEY, "holder/1")
+    assert as_json(heir.run("put", file, "--json"))["put"] == 1
+    assert len(waiting(heir)) == 1
+
+
+def test_poison_in_a_line_is_dropped_and_its_result_says_so(desk: Desk, tmp_path: Path) -> None:
+    poison = ["poison/1", "no message/1"]
+    desk.store._store.apply(KEY, Enqueue("poison/1", b'\xff{"not": "ours"}'))
+    desk.store._store.apply(KEY, Enqueue("no message/1", b""))
+    done = drop(desk, KEY, file=tmp_path / "f")
+    assert done.exit_code == 1
+    assert "task poison: its message cannot be read" in done.stderr
+    assert waiting(desk) == []
+    assert [desk.app.AsyncResult(id.partition("/")[0]).state for id in poison] == ["REVOKED"] * 2
+    assert as_json(desk.run("put", str(tmp_path / "f"), "--json"))["damaged"] == 2
+
+
+def test_two_commands_do_not_use_one_file_at_the_same_time(desk: Desk, tmp_path: Path) -> None:
+    call(desk, 1)
+    with SavedFile(tmp_path / "f", "cx"):
+        done = drop(desk, KEY, file=tmp_path / "f")
+        assert (done.exit_code, "another process uses" in done.stderr) == (1, True)
+    assert len(waiting(desk)) == 1
+
+
+@pytest.mark.promise(
+    "20,000 waiting tasks are dropped and put with one request of the store per task, and one more per page "
+    "of 250; the removal of a task publishes no other one",
+    broke="a drop offers the next in line: 20,000 messages are published; all pages read again for each task",
+    figure="see docs/operating.md",
+)
+def test_a_long_line_is_dropped_and_put_with_one_request_per_task(
+    desk: Desk, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    many = 1_000
+    for n in range(many):
+        call(desk, n)
+    inner, asked = desk.store._store, list[str]()
+    for verb in ("apply", "line"):
+        monkeypatch.setattr(inner, verb, counted(getattr(inner, verb), verb, asked))
+    assert as_json(desk.run("drop", KEY, "--to", str(tmp_path / "f"), "--yes", "--json"))["dropped"] == many
+    assert (asked.count("apply"), asked.count("line")) == (many, 2 * many // 250)
+    asked.clear()
+    assert as_json(desk.run("put", str(tmp_path / "f"), "--json"))["put"] == many
+    assert (asked.count("apply"), asked.count("line")) == (many, 0)
+
+
+def counted(verb: Callable[..., Any], name: str, asked: list[str]) -> Callable[..., Any]:
+    def ask(*args: Any, **kwargs: Any) -> Any:
+        asked.append(name)
+        return verb(*args, **kwargs)
+
+    return ask
