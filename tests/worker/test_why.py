@@ -73,14 +73,16 @@ def test_the_reason_of_each_call_is_found_by_its_id(lab: Lab) -> None:
 
 
 @pytest.mark.proves("locks why")
-def test_a_call_is_queued_or_offered_until_a_worker_begins_it(lab: Lab, make_lab: Callable[..., Lab]) -> None:
+def test_a_call_is_queued_until_a_worker_begins_it(lab: Lab, make_lab: Callable[..., Lab]) -> None:
     unique = make_lab(module="tests.worker.shop_unique", exclusive_store=lab.conf.get("exclusive_store"))
     once, both = (unique.send(name, "k", tag=name, hold=True) for name in ("once", "both"))
     answer = why(unique, once)
     assert answer.reason == "queued"
     assert "is held for its message" in answer.sentence
     answer = why(unique, both)  # where one Redis has all, it has its place since it was published
-    assert answer.reason == ("queued" if "exclusive_store" in lab.conf else "offered")
+    is_ordered = "exclusive_store" not in lab.conf
+    assert ("since it was published" in answer.sentence) is is_ordered
+    assert answer.reason == "queued"
     worker = unique.start_worker()
     for result, key in ((once, "u:"), (both, "x:")):
         unique.journal.wait_for("start", id=result.id)

@@ -50,7 +50,7 @@ def place_line(task: WaitingTask) -> str:
     elif task.ends_in is not None:
         facts.append(f"{'gives up' if task.gives_up else 'expires'} in {duration(task.ends_in)}")
     elif task.is_aside:
-        facts.append(f"no worker accepted its {task.offers} offers")
+        facts.append("no worker accepted its offers")
     if task.deaths:
         facts.append(f"workers that ran it have died: {task.deaths}")
     return "; ".join(facts)

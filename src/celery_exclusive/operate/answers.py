@@ -59,17 +59,22 @@ def of_waiting(key: KeyState, task: WaitingTask) -> Answer:
     elif task.is_aside:
         reason = "aside"
         text = (
-            f"ASIDE in the line of {named(key)}, {lasts}: no worker accepted its {task.offers} offers. Is "
+            f"ASIDE in the line of {named(key)}, {lasts}: no worker accepted its offers. Is "
             "there one for its queue that knows its task?"
         )
         show = _IS_THERE_A_WORKER
+    elif task.is_offered and task.offers == PUBLISHED:
+        reason, show = "queued", _IS_THERE_A_WORKER
+        text = (
+            f"QUEUED: {named(key)} is offered to it since it was published, {lasts}: its message is in queue "
+            f"{printable(key.queue) or '?'}, and no worker has begun it"
+        )
     elif task.is_offered:
         reason, show = "offered", _IS_THERE_A_WORKER
-        again = f"; this is offer {task.offers}" if task.offers not in (1, PUBLISHED) else ""
         text = (
             f"OFFERED: {named(key)} is offered to it, so its message is in queue "
             f"{printable(key.queue) or '?'} or on the way to a worker, and none has begun it; "
-            f"it has waited {lasts}{again}"
+            f"it has waited {lasts}{'' if task.offers == 1 else ', and no worker accepted its offers before'}"
         )
     elif task.not_before is not None:
         reason = "not_before"
