@@ -397,10 +397,10 @@ def test_two_commands_do_not_use_one_file_at_the_same_time(desk: Desk, tmp_path:
 
 
 @pytest.mark.promise(
-    "20,000 waiting tasks are dropped and put with one request of the store per task, and one more per page "
-    "of 250; the removal of a task publishes no other one",
+    "A long line is dropped and put with one request of the store per task, and two more per page of 250. No "
+    "removal of a task publishes another one",
     broke="a drop offers the next in line: 20,000 messages are published; all pages read again for each task",
-    figure="see docs/operating.md",
+    figure="by hand, Redis, on a busy machine with two cores: 20,000 dropped in 31 s, put in 25 s",
 )
 def test_a_long_line_is_dropped_and_put_with_one_request_per_task(
     desk: Desk, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
