@@ -31,7 +31,7 @@ class Shop:
         return {
             **os.environ,
             "DJANGO_SETTINGS_MODULE": "shop.settings",
-            "PYTHONPATH": os.pathsep.join(map(str, (PROJECT, REPOSITORY))),
+            "PYTHONPATH": os.pathsep.join(map(str, (PROJECT, REPOSITORY / "src", REPOSITORY))),
             "SHOP": json.dumps(self.settings, default=str),
         }
 

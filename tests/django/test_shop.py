@@ -28,7 +28,7 @@ def atomic(database: dict[str, Any], **test: Any) -> dict[str, Any]:
 def passes(shop: Shop) -> None:
     said = shop.manage("test", "--noinput")
     assert "\nOK\n" in said, said
-    assert "Found 13 test(s)" in said
+    assert "Found 15 test(s)" in said
 
 
 @pytest.mark.promise(
@@ -54,19 +54,22 @@ def test_the_shop_s_tests_pass_with_locks_in_the_default_database_in_postgres(po
 
 @pytest.mark.promise(
     "Django's admin shows holder, age and line of the locks of this namespace, and waiting tasks with "
-    "their places. It adds, changes and deletes nothing. To release a lock is a permission of its own, "
-    "refused while the holder runs, and logged",
+    "their places; of any store it shows the page of locks. It adds, changes and deletes nothing. To release "
+    "a lock is a permission of its own, refused while the holder runs, and logged; on the page a release by "
+    "force asks twice",
     name="Django, admin",
     broke="other namespaces shown; the permission not asked for; nothing logged; free keys shown",
     also="the project's own tests, `tests/django/shop/orders/tests.py`",
 )
-def test_the_admin_tells_that_tables_are_missing_and_hides_what_is_elsewhere(tmp_path: Path) -> None:
+def test_the_admin_tells_that_tables_are_missing_and_shows_a_page_of_another_store(tmp_path: Path) -> None:
     shop = with_file(tmp_path)
     shop.manage("migrate")
     said = shop.run("-c", CALLED).stdout
     assert "lacks the tables for locks: run `python manage.py migrate celery_exclusive --data" in said
     assert 'href="/admin/celery_exclusive/lock/"' in said
     shop.settings["CELERY_EXCLUSIVE_STORE"] = "memory://"
-    index = shop.run("-c", CALLED.replace("root", "other")).stdout.partition("index:")[2]
-    assert 'href="/admin/auth/user/"' in index
-    assert "/admin/celery_exclusive/" not in index
+    page, _, index = shop.run("-c", CALLED.replace("root", "other")).stdout.partition("index:")
+    assert "No key needs a person." in page
+    assert "memory://" in page
+    assert 'href="/admin/celery_exclusive/lock/"' in index
+    assert "/admin/celery_exclusive/waitingtask/" not in index

@@ -46,6 +46,9 @@ class Access(Protocol):
         """Whether a form is from this page, and not from a page of another site."""
         ...
 
+    def note(self, key: str, text: str) -> None:
+        """Note what an action has done to a key, besides the log of the process."""
+
 
 @dataclass(frozen=True, slots=True)
 class Request:

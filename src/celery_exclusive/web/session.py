@@ -55,6 +55,9 @@ class Session:
         expected = _signature(self._token, "form", self._cookie)
         return hmac.compare_digest(form.get(_PROOF, "").encode(), expected.encode())
 
+    def note(self, key: str, text: str) -> None:
+        """Note nothing: the log of the process has the action."""
+
 
 class Reader:
     """The access of visitors of a page without a token: they may look, and change nothing."""
@@ -67,6 +70,9 @@ class Reader:
 
     def is_proven(self, form: Mapping[str, str]) -> bool:  # noqa: ARG002 - as of `Access`
         return False
+
+    def note(self, key: str, text: str) -> None:
+        """Note nothing: a reader does nothing."""
 
 
 def checked_token(token: str | None) -> str | None:

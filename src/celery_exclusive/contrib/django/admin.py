@@ -6,13 +6,16 @@ from collections.abc import Iterable
 from typing import Any
 
 from django.contrib import admin, messages
+from django.core.exceptions import PermissionDenied
 from django.db.models import Count, OuterRef, Q, QuerySet, Subquery
 from django.db.models.functions import Coalesce
 from django.shortcuts import redirect
+from django.urls import path, re_path
 from django.utils import timezone
 
 from celery_exclusive.contrib.django.models import Lock, WaitingTask
-from celery_exclusive.contrib.django.project import alias, services
+from celery_exclusive.contrib.django.page import AdminAccess, show
+from celery_exclusive.contrib.django.project import alias, has_locks, services
 from celery_exclusive.contrib.django.workers import workers_of
 from celery_exclusive.core.claim import task_id
 from celery_exclusive.core.records import SECOND
@@ -21,6 +24,9 @@ from celery_exclusive.errors import ExclusiveError, LockHeld
 from celery_exclusive.leases.operator_release import release
 from celery_exclusive.options.key_text import KINDS
 from celery_exclusive.stores.text import to_bytes
+
+_LOCK = "celery_exclusive_lock"
+"""The beginning of the names of the URLs."""
 
 
 class ReadOnlyAdmin(admin.ModelAdmin):
@@ -67,6 +73,36 @@ class LockAdmin(ReadOnlyAdmin):
     list_display = ("key", "state", "holder", "worker", "age", "lease_left", "in_line")
     fields = list_display
     actions = ("release",)
+
+    def get_urls(self) -> Any:
+        """Add the page of all stores, in place of the tables if they are in no database of the project."""
+        page, table = (
+            self.admin_site.admin_view(self.page_view),
+            self.admin_site.admin_view(self.changelist_view),
+        )
+        urls = [re_path(r"^page/(?P<page>[a-z.-]*)$", page, name=f"{_LOCK}_page")]
+        if alias() is None:
+            return [*urls, path("", table, name=f"{_LOCK}_changelist")]
+        return [*urls, *super().get_urls()]
+
+    def has_view_permission(self, request: Any, obj: Any = None) -> bool:
+        return has_locks() and admin.ModelAdmin.has_view_permission(self, request, obj)
+
+    def changelist_view(self, request: Any, extra_context: Any = None) -> Any:
+        if alias() is None:
+            return redirect(f"{self.admin_site.name}:{_LOCK}_page", page="")
+        return super().changelist_view(request, extra_context)
+
+    def page_view(self, request: Any, page: str) -> Any:
+        """Show the page of all stores to users with the view permission; actions need the other one."""
+        if not self.has_view_permission(request):
+            raise PermissionDenied
+
+        def log(key: str, text: str) -> None:
+            self.log_change(request, Lock(key=escaped(key)), text)
+
+        access = AdminAccess(request, log, may_change=self.has_release_permission(request))
+        return show(request, page, access)
 
     def get_queryset(self, request: Any) -> Any:
         """Leave out keys that are free: the reaper deletes their rows later."""

@@ -27,6 +27,14 @@ def services() -> Services:
     return found
 
 
+def has_locks() -> bool:
+    """Whether the project has an app with locks, in a store that is configured right."""
+    try:
+        return bool(services().store_url)
+    except OptionError:  # which the checks tell
+        return False
+
+
 def alias() -> str | None:
     """Return the alias of the database that keeps the locks. None: no database of the project does."""
     try:

@@ -1,12 +1,13 @@
 """The tests of this project, as its author would write them; ours run them in several databases."""
 
 import json
+import re
 
 from celery import current_app
 from django.contrib.admin.models import LogEntry
 from django.contrib.auth.models import Permission, User
 from django.db import transaction
-from django.test import TestCase, TransactionTestCase
+from django.test import Client, TestCase, TransactionTestCase
 
 from celery_exclusive.core.operations import Acquire, AcquireAlone, Granted, Held
 from celery_exclusive.core.records import SECOND
@@ -16,6 +17,7 @@ from orders.tasks import bill
 
 LOCKS, WAITING = "/admin/celery_exclusive/lock/", "/admin/celery_exclusive/waitingtask/"
 MINUTE = 60 * SECOND
+PAGE = f"{LOCKS}page/"
 services = current_app._celery_exclusive
 
 
@@ -176,4 +178,41 @@ class Admin(Clean, TransactionTestCase):
         clerk.user_permissions.add(Permission.objects.get(codename="release_lock"))
         assert 'value="release"' in self.client.get(LOCKS).content.decode()
         self.release("u=a")
+        assert not services.store.inspect("u=a").holders
+
+    def test_the_page_is_shown_under_the_permissions_and_a_release_is_logged(self):
+        held("x=a")
+        clerk = User.objects.create_user("clerk", is_staff=True)
+        self.client.force_login(clerk)
+        assert self.client.get(f"{PAGE}keys").status_code == 403
+        clerk.user_permissions.set(Permission.objects.filter(codename="view_lock"))
+        assert "x=a" in self.client.get(f"{PAGE}keys").content.decode()
+        assert self.client.get(f"{PAGE}style.css").headers["Content-Type"].startswith("text/css")
+        assert "read-only" in self.client.get(PAGE).content.decode()
+        assert self.client.get(f"{PAGE}release?key=x%3Da").status_code == 403
+        clerk.user_permissions.add(Permission.objects.get(codename="release_lock"))
+        asked = self.client.get(f"{PAGE}release?key=x%3Da").content.decode()
+        seen = re.search('name="seen" value="([^"]+)"', asked)[1]
+        form = {"key": "x=a", "seen": seen, "reason": "it hangs"}
+        assert "may still run" in self.client.post(f"{PAGE}release", form).content.decode()
+        assert services.store.inspect("x=a").holders
+        assert self.client.post(f"{PAGE}release", {**form, "sure": "yes"}).status_code == 200
+        assert not services.store.inspect("x=a").holders
+        (entry,) = LogEntry.objects.all()
+        assert (entry.user, entry.object_id) == (clerk, "x=a")
+        assert "Released the lease of holder" in entry.change_message
+        assert entry.change_message.endswith("Reason: it hangs")
+
+    def test_a_form_of_another_site_is_refused_on_the_page(self):
+        queued("u=a")
+        client = Client(enforce_csrf_checks=True)
+        client.force_login(self.root)
+        asked = client.get(f"{PAGE}release?key=u%3Da").content.decode()
+        seen, token = (
+            re.search(f'name="{name}" value="([^"]+)"', asked)[1] for name in ("seen", "csrfmiddlewaretoken")
+        )
+        form = {"key": "u=a", "seen": seen}
+        assert client.post(f"{PAGE}release", form).status_code == 403
+        assert services.store.inspect("u=a").holders
+        assert client.post(f"{PAGE}release", {**form, "csrfmiddlewaretoken": token}).status_code == 200
         assert not services.store.inspect("u=a").holders

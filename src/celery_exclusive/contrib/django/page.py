@@ -1,0 +1,53 @@
+"""The page of locks in Django's admin, with its users, permissions, forms and log."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from django.http import HttpResponse
+from django.middleware.csrf import get_token
+
+from celery_exclusive.contrib.django.project import services
+from celery_exclusive.web.exchange import Request
+from celery_exclusive.web.markup import Html, fill
+from celery_exclusive.web.site import STYLE, respond, style
+
+
+class AdminAccess:
+    """The access of a user of the admin.
+
+    Parameters:
+        may_change: whether the user has the permission to release.
+        log: writes a message about a key into the log of the admin.
+    """
+
+    has_sessions = False
+
+    def __init__(self, request: Any, log: Callable[[str, str], None], *, may_change: bool) -> None:
+        self._request, self._log, self.may_change = request, log, may_change
+
+    @property
+    def user(self) -> str:
+        return f"{self._request.user} in Django's admin"
+
+    def proof(self) -> Html:
+        return fill('<input type="hidden" name="csrfmiddlewaretoken" value="{}">', get_token(self._request))
+
+    def is_proven(self, form: Mapping[str, str]) -> bool:  # noqa: ARG002 - as of `Access`
+        """Django has refused a form of another site before."""
+        return True
+
+    def note(self, key: str, text: str) -> None:
+        self._log(key, text)
+
+
+def show(request: Any, page: str, access: AdminAccess) -> HttpResponse:
+    """Return the response to a request for a page."""
+    form = request.POST.dict() if request.method == "POST" else None
+    is_style = page == STYLE
+    made = style() if is_style else respond(services(), Request(page, access, request.GET.dict(), form))
+    response = HttpResponse(made.body, status=made.status)
+    for name, value in made.all_headers:
+        response[name] = value
+    return response
