@@ -176,6 +176,7 @@ def test_a_dropped_call_whose_message_is_in_a_queue_does_not_run(
     "Each task of a line that two `locks drop` and its workers empty at the same time runs, or is dropped by "
     "one of the two, and never both",
     broke="the answer of the removal not looked at: tasks that ran end as REVOKED",
+    also="`cli/test_drop.py::test_a_task_whose_turn_has_come_meanwhile_is_not_dropped_and_not_put`",
 )
 def test_two_drops_and_the_workers_of_a_line_end_each_task_once(
     make_lab: Callable[..., Lab], tmp_path: Path
