@@ -147,6 +147,10 @@ def cannot_start(error: Exception) -> None:
     logger.critical("the worker does not start: %s", error)
 
 
+def dropped_by_operator(lock: str, id: str, by: str, reason: str) -> None:
+    logger.warning("task %s was dropped from the line of lock %s by %s (%s)", id, lock, by, reason)
+
+
 def wrong_token(user: str) -> None:
     logger.warning("the page of locks: a visitor with the name %s has shown a wrong token", user)
 

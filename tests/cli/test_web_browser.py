@@ -7,6 +7,7 @@ from contextlib import contextmanager
 from threading import Thread
 
 import pytest
+from celery.exceptions import TaskRevokedError
 
 from celery_exclusive.web import application
 from celery_exclusive.web.server import Server
@@ -33,10 +34,11 @@ def served(lab: Lab) -> Iterator[str]:
 
 @pytest.mark.promise(
     "In a real browser (Chromium 150 without a window), with a real worker, an operator signs in, sees a "
-    "task join the line and move up, and releases the holder after two questions; arguments are only text",
+    "task join the line and move up, drops one, and releases the holder after two questions; "
+    "arguments are only text",
     broke="a script allowed and values not escaped; places not counted; the second question left out",
 )
-def test_an_operator_sees_a_task_move_up_and_releases_the_holder_after_two_questions(
+def test_an_operator_sees_a_task_move_up_drops_one_and_releases_the_holder_after_two_questions(
     make_lab: Callable[..., Lab], browser: Browser
 ) -> None:
     lab = make_lab(task_acks_late=True)
@@ -64,6 +66,17 @@ def test_an_operator_sees_a_task_move_up_and_releases_the_holder_after_two_quest
         (one,) = browser.texts("#line tbody tr")
         assert one.split()[:2] == ["1", third.id]
 
+        fourth = lab.send("wait", KEY, tag="fourth")
+        lab.wait_for_line(2, "wait", KEY)
+        browser.open(f"{url}drop?key={lab.task('wait').lock_state(KEY).key}&id={fourth.id}")
+        browser.type("#reason", "poison")
+        browser.click("button.danger")
+        assert f"Dropped {fourth.id}" in browser.text("div.answer.good")
+        assert lab.waiting("wait", KEY) == 1
+        with pytest.raises(TaskRevokedError, match="poison"):
+            fourth.get(timeout=60)
+
+        browser.click(".key a")
         browser.click("a[href^=release]")
         browser.type("#reason", "it hangs")
         browser.click("button.danger")

@@ -19,7 +19,7 @@ from celery_exclusive.cli.app import app_services
     "--token",
     envvar="CELERY_LOCKS_TOKEN",
     show_envvar=True,
-    help="The secret that visitors sign in with, to release keys. The list of processes does not show "
+    help="The secret that visitors sign in with, to release and drop. The list of processes does not show "
     "the variable.",
 )
 @click.pass_obj
@@ -27,7 +27,7 @@ def web(obj: CLIContext, *, host: str, port: int, token: str | None) -> None:
     """Serve a page that shows problems, keys and lines, and why a task does not run.
 
     Without a token it is read-only, and only for this machine. With one, visitors sign in with it, and can
-    release keys; the log has each action, with its reason.
+    release keys and drop waiting tasks; the log has each action, with its reason.
 
     It is a server for a few operators, without TLS: for others mount celery_exclusive.web.application.
     """

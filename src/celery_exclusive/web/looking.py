@@ -176,7 +176,9 @@ def _line(services: Services, request: Request, state: KeyState) -> Html:
         place = f"{int(following.is_aside)}.{following.place}.{escaped(following.id)}"
         links.append(link("key", "Next page", key=name, after=place, **{"from": first + len(tasks)}))
     caption = _range(first - 1, len(tasks), state.all_waiting)
-    return fill(_LINE, line_table(caption, tasks), join(links, " "))
+    return fill(
+        _LINE, line_table(caption, state.key, tasks, may_drop=request.access.may_change), join(links, " ")
+    )
 
 
 def _its_keys(services: Services, subject: str) -> Html:

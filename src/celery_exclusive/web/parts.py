@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Final
 from celery_exclusive.display import duration, escaped
 from celery_exclusive.errors import UnreadableKey
 from celery_exclusive.operate import answers
-from celery_exclusive.web.markup import EMPTY, Html, facts, fill, link, table
+from celery_exclusive.web.markup import EMPTY, Html, button, facts, fill, link, table
 
 if TYPE_CHECKING:
     from celery_exclusive.operate.answers import Answer
@@ -32,9 +32,12 @@ def holder_table(state: KeyState) -> Html:
     return fill("{}{}", table("Holders", _HOLDERS, map(_holder_row, state.holders), is_named=True), more)
 
 
-def line_table(caption: str, tasks: Iterable[WaitingTask]) -> Html:
-    """Return a table of waiting tasks."""
-    return table(caption, _LINE, map(_line_row, tasks))
+def line_table(caption: str, key: str, tasks: Iterable[WaitingTask], *, may_drop: bool) -> Html:
+    """Return a table of waiting tasks, with links to drop them for a visitor with that right."""
+    if not may_drop:
+        return table(caption, _LINE, map(_line_row, tasks))
+    rows = ((*_line_row(task), _drop_link(key, task)) for task in tasks)
+    return table(caption, (*_LINE, "Action"), rows)
 
 
 def key_link(state: KeyState) -> Html:
@@ -125,6 +128,11 @@ def _line_row(task: WaitingTask) -> tuple[object, ...]:
         duration(task.age),
         "; ".join(_facts_of(task)),
     )
+
+
+def _drop_link(key: str, task: WaitingTask) -> Html:
+    text = fill('Drop<span class="hidden"> {}</span>', task.task_id)
+    return button("drop", text, key=escaped(key), id=task.task_id)
 
 
 def _facts_of(task: WaitingTask) -> Iterator[str]:

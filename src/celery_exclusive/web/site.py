@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Final
 
 from celery_exclusive.display import printable
 from celery_exclusive.errors import ExclusiveError, LockHeld, OptionError, StoreUnavailable
-from celery_exclusive.web import looking, releasing
+from celery_exclusive.web import dropping, looking, releasing
 from celery_exclusive.web.exchange import Refused, Request, Response
 from celery_exclusive.web.layout import page
 from celery_exclusive.web.markup import fill
@@ -28,6 +28,7 @@ LOOKING: Final[dict[str, Callable[[Services, Request], Response]]] = {
 }
 ACTING: Final[dict[str, Callable[[Services, Request], Response]]] = {
     "release": releasing.release,
+    "drop": dropping.drop,
 }
 STYLE: Final = "style.css"
 _STATUSES: Final = {LockHeld: 409, StoreUnavailable: 503, OptionError: 400}

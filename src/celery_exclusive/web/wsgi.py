@@ -30,7 +30,7 @@ def application(app: Any = None, *, token: str | None = None, hosts: Collection[
     """Return the page of an app's locks as a WSGI application, to be mounted under any path.
 
     The page shows problems, all keys, each key with its line, and why a task does not run. It is read-only
-    without a token. With one, visitors sign in with it, and can release keys.
+    without a token. With one, visitors sign in with it, and can release keys and drop waiting tasks.
 
     Example:
         from celery_exclusive.web import application

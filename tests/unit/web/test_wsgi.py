@@ -49,6 +49,8 @@ def test_every_link_stays_below_the_mount(desk: Desk, mount: str):
     while found - seen:
         url = min(found - seen)
         seen.add(url)
+        if "drop?" in url:
+            continue  # for 60 tasks
         answer = visitor.open(url)
         assert answer.status == 200, url
         found |= {link.partition("#")[0] for link in answer.links if not link.startswith("#")}
