@@ -207,7 +207,8 @@ def histories_of(
             keys,
             some.builds(ForceRelease, ids)
             | some.builds(GiveUp, ids, some.booleans())
-            | some.builds(Recall, ids),
+            | some.builds(Recall, ids)
+            | some.builds(Drop, ids, tokens),
         ),
         some.builds(
             Give, keys, some.builds(AcquireAlone, ids, tokens, ttls, inherited, phases, rarely, rarely)

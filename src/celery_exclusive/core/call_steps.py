@@ -29,6 +29,8 @@ class CallSteps(KeyState):
         fence = lease.fence if lease else self.next_number()
         if lease:
             del self.holders[lease.id]
+        else:
+            self.limit = 1
         if lease and lease.id != op.id and self.is_at_broker(lease.id):
             self.leave(lease.id)  # the message that its run keeps is no copy
         entry = self.entries.get(op.id)

@@ -162,7 +162,7 @@ local function acquire_alone()
     return 'held', 0, owners()
   end
   local fence = lease and lease.fence or next_number()
-  if lease then drop(lease.id) end
+  if lease then drop(lease.id) else limit = 1 end
   if lease and lease.id ~= op.id and is_at_broker(lease.id) then leave(lease.id) end -- it is no copy
   hold(fence, entries[op.id] and '1' or lease and lease.may_have_copies or '0', op.phase)
   if op.list and not own then new_tombstone = SENT end
