@@ -22,6 +22,8 @@ SHOWN = "x=<script>alert(1)</script>\"'><img src=x onerror=alert(2)>\\x1b[2J\\u2
     "wait; then all keys, each with its holders and its line in pages of 50; and answers why",
     name="the page",
     broke="dead holders not shown; places counted anew on each page; the filter not kept by the next page",
+    figure="by hand, Redis with 5,000 keys and a line of 20,000: problems 0.23 s, keys 0.01 s, with a text "
+    "0.4 s, a line 0.01 s, why of the last in line 0.8 s",
 )
 def test_problems_are_shown_first_and_a_good_key_is_none(desk: Desk):
     visitor = desk.visitor()
