@@ -23,12 +23,13 @@ class _Group(click.Group):
 
     def make_context(self, *args: Any, **kwargs: Any) -> click.Context:
         from celery_exclusive.cli.commands import commands
+        from celery_exclusive.cli.doctor import doctor
         from celery_exclusive.cli.drop import drop, put
         from celery_exclusive.cli.looking import ls, show, why
         from celery_exclusive.cli.metrics import metrics
         from celery_exclusive.cli.web import web
 
-        for command in (drop, ls, put, show, why, metrics, web):
+        for command in (doctor, drop, ls, put, show, why, metrics, web):
             commands.add_command(command)
         self.commands = commands.commands
         return super().make_context(*args, **kwargs)

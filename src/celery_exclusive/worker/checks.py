@@ -105,7 +105,12 @@ def _refuse_recover(store: Store, task: Any, option: Option) -> None:
 
 
 def warnings(services: Services) -> list[str]:
-    """Return the warnings of the store, and the warnings about the setting in which it was found."""
+    """Return the warnings of the store, of the settings, and about private names that are missing."""
+    return [*services.store.check(), *setting_warnings(services), *probe.warnings()]
+
+
+def setting_warnings(services: Services) -> list[str]:
+    """Return the warnings about broker and store, and about the setting in which the store was found."""
     store, capabilities, found = services.store, services.store.capabilities, []
     is_of_one_host = capabilities.one_host and not capabilities.one_process
     if is_of_one_host and not is_on_this_machine(services.app.conf):
@@ -152,7 +157,7 @@ def warnings(services: Services) -> list[str]:
             f"{short[0]}: a task that runs longer is redelivered again and again, and each copy waits "
             "for it. Set it above the run time of your longest task"
         )
-    return [*store.check(), *found, *probe.warnings()]
+    return found
 
 
 def _publishers_ask(services: Services) -> bool:

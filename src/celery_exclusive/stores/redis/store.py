@@ -338,7 +338,7 @@ class RedisStore:
             raise OptionError(f"store {self.url}: {CLUSTER}")
         if facts.get("role") == "slave":
             raise StoreUnavailable(f"store {self.url} is a replica: point exclusive_store to the primary")
-        self.reap(limit=0)  # raises if the scripts may not run
+        self.reap(limit=0, every=NEVER)  # raises if the scripts may not run
         if self._replicas:
             self._client.ask("WAIT", 0, 1)  # raises if its user may not
         warnings = warnings_of(self._client, facts, self.url, self._replicas)

@@ -1,0 +1,238 @@
+"""Examines an installation: settings, broker, store, workers, and what each finding asks a person to do."""
+
+from __future__ import annotations
+
+import time
+from collections import Counter
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from secrets import token_hex
+from statistics import median
+from typing import TYPE_CHECKING, Any, Final, Literal
+
+from celery.concurrency import get_implementation
+
+from celery_exclusive.brokers import is_in_one_process
+from celery_exclusive.core.operations import Acquire, Release
+from celery_exclusive.core.records import SECOND
+from celery_exclusive.display import duration, printable
+from celery_exclusive.errors import ExclusiveError, is_away
+from celery_exclusive.messages.namespace import own_broker
+from celery_exclusive.options.key_text import absolute_key
+from celery_exclusive.seams import probe
+from celery_exclusive.seams.seam import PARTS
+from celery_exclusive.worker import checks
+from celery_exclusive.worker.steps import own_record
+
+if TYPE_CHECKING:
+    from celery_exclusive.services import Services
+
+Level = Literal["ok", "warning", "problem"]
+_TRIPS: Final = 5
+_APART: Final = 2.0
+"""Seconds by which the clocks of the store and of this host may differ: `expires` and `eta` mean a host's."""
+_PERIODS: Final = 10
+"""Periods of the reaper without a sweep after which no worker sweeps."""
+_BROKER_WAIT: Final = 3
+"""Seconds for which the broker may take to accept a connection."""
+_WORKERS_WAIT: Final = 1.0
+"""Seconds in which workers have to answer."""
+_NAMED: Final = 10
+_ROUTE: Final = ("queue", "exchange", "routing_key")
+"""The attributes of a task that decide its queue."""
+
+
+@dataclass(frozen=True, slots=True)
+class Check:
+    """A finding about one part of the installation.
+
+    * `level`: "ok", "warning" (should be mended) or "problem" (a promise is broken, or tasks stand still).
+    * `fix`: the next step; "" if there is none, or if the finding names it.
+    * `is_away`: the store does not answer.
+    """
+
+    name: str
+    level: Level
+    finding: str
+    fix: str = ""
+    is_away: bool = False
+
+
+def examine(services: Services) -> Iterator[Check]:
+    """Yield the findings about an app and its store, first of all what can be checked without the store.
+
+    A lock of its own is acquired and released. Nothing else is changed.
+    """
+    yield from _guarded("settings", _settings, services)
+    yield from _guarded("fast parts", _parts, services)
+    yield from _guarded("order", _order, services)
+    yield from _guarded("broker", _broker, services)
+    for name, look in _OF_STORE.items():
+        found = list(_guarded(name, look, services))
+        yield from found
+        if any(check.is_away for check in found):
+            return
+
+
+def _guarded(name: str, look: Callable[[Services], Iterator[Check]], services: Services) -> Iterator[Check]:
+    try:
+        yield from look(services)
+    except ExclusiveError as error:
+        yield Check(name, "problem", str(error), is_away=is_away(error))
+
+
+def _settings(services: Services) -> Iterator[Check]:
+    services.installer.adopt_all()
+    found = [*services.installer.unknown_tasks(), *checks.setting_warnings(services)]
+    yield from (Check("settings", "warning", text) for text in found)
+    checks.refuse_unfit(services, get_implementation(services.app.conf.worker_pool))
+    count = len(_with_options(services))
+    if not found:
+        yield Check("settings", "ok", f"{count} tasks have options, which pool, broker and store can keep")
+
+
+def _parts(services: Services) -> Iterator[Check]:
+    probe.load("billiard", "celery", "kombu", "redis")
+    probe.load_transport(services.app)
+    yield from (Check("fast parts", "problem", text) for text in probe.refusals())
+    yield from (Check("fast parts", "warning", text) for text in probe.warnings())
+    if not services.settings.exclusive_fast:
+        yield Check("fast parts", "ok", "exclusive_fast is False: all that only makes things faster is off")
+        return
+    names = ", ".join(PARTS[part] for part in PARTS if part in services.fast) or "none"
+    yield Check("fast parts", "ok", f"{probe.report()[0]}. On, where they apply: {names}")
+
+
+def _order(services: Services) -> Iterator[Check]:
+    waits = [
+        option for task in _with_options(services) if (option := services.exclusive(task)) and option.has_line
+    ]
+    counts = Counter(services.order(option) for option in waits)
+    if services.orders_calls:
+        why = "broker and store are one Redis database, so calls that wait are ordered as they were published"
+    elif services.has_one_place:
+        why = "exclusive_max_waiting is set, so calls are ordered as they reach the store"
+    else:
+        why = "broker and store are not one Redis database, so calls are ordered as workers receive them"
+    tasks = ", ".join(f"{order} for {count}" for order, count in sorted(counts.items()))
+    yield Check("order", "ok", f"{why}, unless order= says otherwise. Tasks that wait: {tasks or 'none'}")
+
+
+def _broker(services: Services) -> Iterator[Check]:
+    app, name = services.app, printable(own_broker(services))
+    if is_in_one_process(app.conf):
+        yield Check("broker", "ok", f"{name} is the memory of one process, for tests")
+        return
+    try:
+        with app.connection_for_read() as connection:
+            connection.ensure_connection(max_retries=1, interval_start=0, timeout=_BROKER_WAIT)
+    except Exception as error:  # noqa: BLE001 - each transport has its own errors
+        why = printable(f"{type(error).__name__}: {error}")
+        yield Check("broker", "problem", f"{name} does not answer: {why}", "start it, or correct broker_url")
+        return
+    yield Check("broker", "ok", f"{name} answers")
+    try:
+        found = app.control.inspect(timeout=_WORKERS_WAIT).active_queues() or {}
+    except Exception as error:  # noqa: BLE001 - some transports have no broadcast
+        why = printable(f"{type(error).__name__}: {error}")
+        yield Check("queues", "ok", f"workers cannot be asked over this broker: {why}")
+        return
+    yield from _queues(services, found)
+
+
+def _queues(services: Services, found: dict[str, list[dict[str, Any]]]) -> Iterator[Check]:
+    """Compare the queues of the tasks with the queues that workers consume."""
+    if not found:
+        text = "no worker has answered within a second"
+        yield Check("queues", "warning", text, "start a worker, or look at its log if one runs")
+        return
+    consumed = {queue["name"] for queues in found.values() for queue in queues}
+    without = dict[str, list[str]]()
+    for task in _with_options(services):
+        if (queue := _queue_of(services.app, task)) and queue not in consumed:
+            without.setdefault(queue, []).append(task.name)
+    for queue, names in without.items():
+        more = f" and {len(names) - 1} more tasks" if names[1:] else ""
+        text = f"no worker consumes queue {printable(queue)}, to which {printable(names[0])}{more} are sent"
+        yield Check(
+            "queues", "warning", text, f"start a worker with -Q {printable(queue)}, or correct task_routes"
+        )
+    if not without:
+        yield Check("queues", "ok", f"{len(found)} workers consume the queues of all tasks with options")
+
+
+def _queue_of(app: Any, task: Any) -> str | None:
+    """Return the queue of a task's calls. None: its route names an exchange, or depends on the call."""
+    named = {name: value for name in _ROUTE if (value := getattr(task, name, None)) is not None}
+    try:
+        queue = app.amqp.router.route(named, task.name).get("queue")
+    except Exception:  # noqa: BLE001 - a router of the project, which gets no arguments here
+        return None
+    return str(getattr(queue, "name", queue)) if queue else None
+
+
+def _speed(services: Services) -> Iterator[Check]:
+    store, times = services.store, list[float]()
+    store.epoch()  # connects
+    for _ in range(_TRIPS):
+        began = time.perf_counter()
+        store.epoch()
+        times.append(time.perf_counter() - began)
+    where = f"{printable(store.url)} ({services.origin})"
+    yield Check("store", "ok", f"{where} answers in {median(times) * 1000:.2g} ms (median of {_TRIPS})")
+    key, id, token = absolute_key(f"celery-exclusive doctor {token_hex(4)}"), "doctor/0", "0" * 16
+    store.apply(key, Acquire(id, token, _TRIPS * SECOND))
+    store.apply(key, Release(id, token, "open"))
+    yield Check("store", "ok", "a lock was acquired and released")
+
+
+def _clock(services: Services) -> Iterator[Check]:
+    began = time.time()
+    now = services.store.times().now / SECOND
+    half = (time.time() - began) / 2
+    apart = abs(began + half - now) - half
+    text = f"the clocks of the store and of this host differ by {max(apart, 0):.1f} s"
+    fix = "let a time service set both: expires, eta and give_up_after depend on the hosts' clocks, too"
+    yield Check("clock", "warning", text, fix) if apart > _APART else Check("clock", "ok", text)
+
+
+def _sweeps(services: Services) -> Iterator[Check]:
+    store, period = services.store, services.settings.exclusive_reap_period
+    if not store.capabilities.line:
+        yield Check("sweeps", "ok", "this store needs no sweep: its leases expire by themselves")
+        return
+    now, swept = store.times()
+    age = None if swept is None else max(now - swept, 0) / SECOND
+    found = sorted((it for its in store.workers().values() for it in its), key=lambda it: -it.since)
+    named = [f"{it} ({printable(it.host)}, release {printable(it.release)})" for it in found[:_NAMED]]
+    more = [f"{len(found) - _NAMED} more"] if found[_NAMED:] else []
+    workers = f"workers of the last day: {', '.join([*named, *more]) or 'none'}"
+    if age is None or age > max(_PERIODS * period, _PERIODS):
+        when = "no sweep is known" if age is None else f"the last sweep was {duration(age)} ago"
+        text = f"{when}, so dead runs are not recovered, and offers do not end; {workers}"
+        fix = "start a worker of this app, whose tasks have options, with this store and exclusive_prefix"
+        yield Check("sweeps", "problem", text, fix)
+    else:
+        yield Check("sweeps", "ok", f"the last sweep was {duration(age)} ago; {workers}")
+    releases = {it.release for it in found} | {own_record("").release}
+    if len(releases) > 1:
+        text = f"this process and the workers of the last day have releases {', '.join(sorted(releases))}"
+        yield Check("releases", "warning", printable(text), "run one release everywhere: see docs/deploys.md")
+
+
+def _durability(services: Services) -> Iterator[Check]:
+    found = services.store.check()
+    yield from (Check("durability", "warning", text) for text in found)
+    if not found:
+        text = "the store can do its work, evicts no locks and is durable, as far as it says"
+        yield Check("durability", "ok", text)
+
+
+_OF_STORE: Final = {"store": _speed, "clock": _clock, "sweeps": _sweeps, "durability": _durability}
+"""The checks that ask the store. The last sweep is read before the store is checked."""
+
+
+def _with_options(services: Services) -> list[Any]:
+    """Return the tasks of the app that have options."""
+    tasks = services.app.tasks.values()
+    return [task for task in tasks if services.exclusive(task) or services.unique(task)]

@@ -1,0 +1,139 @@
+"""`celery -A proj locks doctor`: findings about an installation, and their fixes."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from celery_exclusive import Exclusive
+from celery_exclusive.core.records import SECOND
+from celery_exclusive.stores.workers import WorkerRecord
+from tests.cli.conftest import Desk
+from tests.servers import RedisServer
+from tests.worker.journal import eventually
+from tests.worker.lab import Lab, command
+
+WORKER = WorkerRecord(0x1A2B, "celery@web1", 4711, "web1", "0.0.9", 1_800_000_000)
+Findings = dict[str, list[tuple[str, str, str]]]
+
+
+def findings(text: str) -> Findings:
+    found: Findings = {}
+    for line in text.splitlines():
+        record = json.loads(line)
+        assert record.keys() == {"name", "level", "finding", "fix"}
+        found.setdefault(record["name"], []).append((record["level"], record["finding"], record["fix"]))
+    return found
+
+
+def examined(lab: Lab, *words: str, code: int = 0, **conf: Any) -> Findings:
+    done = command(lab, "locks", "doctor", "--json", *words, **conf)
+    assert done.returncode == code, done.stdout + done.stderr
+    return findings(done.stdout)
+
+
+@pytest.mark.promise(
+    "`locks doctor` says what is wrong with an installation and how to mend it: settings, private names, "
+    "order, broker, queues that no worker consumes, store, clock, sweeps, releases, durability; it exits "
+    "with 1 for a problem, with --strict also for a warning",
+    name="locks doctor",
+    broke="the last sweep read after the check; queues of no worker ignored; exit 0 for a problem: each red",
+)
+def test_an_installation_is_healthy_while_its_worker_runs_and_not_without(make_lab: Callable[..., Lab]):
+    lab = make_lab(task_acks_late=True, task_reject_on_worker_lost=True)
+    worker = lab.start_worker()
+    worker.wait_for_commands()
+    found = examined(lab)
+    assert [level for level, *_ in found["store"]] == ["ok", "ok"]
+    assert f"{worker.name} pid {worker.pid}" in found["sweeps"][0][1]
+    assert (found["sweeps"][0][0], found["clock"][0][0], found["broker"][0][0]) == ("ok", "ok", "ok")
+    assert found["queues"][0][0] == "ok", found["queues"]
+    assert "published" in found["order"][0][1]
+    assert "releases" not in found
+    ((level, finding, _),) = found["durability"]
+    assert (level, "writes nothing to disk" in finding) == ("warning", True)
+    assert examined(lab, "--strict", code=1).keys() == found.keys()
+
+    worker.stop()
+    elsewhere = examined(lab, exclusive_prefix="elsewhere", code=1)
+    ((level, finding, fix),) = elsewhere["sweeps"]
+    assert (level, "no sweep is known" in finding, "start a worker" in fix) == ("problem", True, True)
+    assert elsewhere["queues"][0][0] == "warning"
+
+
+@pytest.mark.proves("locks doctor")
+def test_a_queue_that_no_worker_consumes_is_a_warning(make_lab: Callable[..., Lab]):
+    lab = make_lab()
+    lab.start_worker().wait_for_commands()
+    routes = {"tests.worker.shop.wait": {"queue": "for\x1bgotten"}}
+    eventually(lambda: examined(lab)["queues"][0][0] == "ok", "a worker that answers")
+    ((level, finding, fix),) = examined(lab, task_routes=routes)["queues"]
+    assert (level, "tests.worker.shop.wait" in finding) == ("warning", True)
+    assert "-Q for\\x1bgotten" in fix
+
+
+@pytest.mark.proves("locks doctor")
+@pytest.mark.parametrize("trouble", ["down", "silent"])
+def test_all_but_the_store_is_examined_while_the_store_is_down(
+    make_lab: Callable[..., Lab], start_redis: Callable[..., RedisServer], trouble: str
+):
+    server = start_redis()
+    lab = make_lab(exclusive_store=server.url)
+    server.kill() if trouble == "down" else server.pause()
+    found = examined(lab, code=3)
+    assert {"settings", "fast parts", "order", "broker", "queues", "store"} == found.keys()
+    assert found["store"][0][0] == "problem"
+    if trouble == "silent":
+        server.resume()
+
+
+@pytest.mark.proves("locks doctor")
+def test_a_broker_that_is_down_hides_no_finding_about_the_store(make_lab: Callable[..., Lab], redis_url: str):
+    found = examined(make_lab(exclusive_store=redis_url), broker_url="redis://127.0.0.1:1", code=1)
+    assert found["broker"][0][0] == "problem"
+    assert found["store"][0][0] == "ok"
+    assert "not one Redis database" in found["order"][0][1]
+
+
+@pytest.mark.proves("locks doctor")
+def test_workers_of_another_release_and_a_clock_that_differs_are_warnings(desk: Desk):
+    desk.now = 1_700_000_000 * SECOND
+    desk.store.keep_namespace("broker", 60 * SECOND, WORKER)
+    desk.store.keep_namespace("broker", 60 * SECOND, replace(WORKER, nodename="celery@\x1b[2J"))
+    desk.store.reap()
+    desk.pass_time(5)
+    done = desk.run("doctor", "--json")
+    found = findings(done.stdout)
+    assert found["sweeps"][0][:1] == ("ok",)
+    assert "the last sweep was 5s ago" in found["sweeps"][0][1]
+    assert "celery@\\x1b[2J pid 4711 (web1, release 0.0.9)" in found["sweeps"][0][1]
+    assert "0.0.9" in found["releases"][0][1]
+    assert (found["releases"][0][0], found["clock"][0][0]) == ("warning", "warning")
+    desk.pass_time(6)
+    done = desk.run("doctor")
+    assert done.exit_code == 1
+    assert "problem  sweeps: the last sweep was 11s ago" in done.stdout
+    assert "         fix: start a worker of this app" in done.stdout
+
+
+@pytest.mark.proves("locks doctor")
+def test_a_task_whose_wait_the_store_cannot_keep_is_a_problem(make_desk: Callable[..., Desk]):
+    desk = make_desk(exclusive_store="memcached://127.0.0.1:1", worker_pool="solo")
+
+    @desk.app.task(name="desk.skips", shared=False, exclusive=Exclusive(on_conflict="skip"))
+    def skips() -> None: ...
+
+    done = desk.run("doctor", "--json")
+    assert done.exit_code == 3
+    assert findings(done.stdout)["store"][0][0] == "problem"
+
+
+@pytest.mark.proves("locks doctor")
+def test_an_examination_leaves_no_key(desk: Desk):
+    assert desk.run("doctor").exit_code == 1  # no worker
+    assert list(desk.store.scan()) == []
+    assert desk.store.times().swept is None
