@@ -80,7 +80,7 @@ class Refused(Exception): ...
 
 @pytest.fixture
 def run(
-    redis_url: str, request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch
+    redis_url: str, request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch, no_receivers: None
 ) -> Callable[..., None]:
     """Execute code, and the tests that it defines, with our public names and with an app of its own.
 
