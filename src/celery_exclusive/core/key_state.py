@@ -307,9 +307,10 @@ class KeyState:
         The first offer to a published message is long, as its queue may be. A late message now blocks the
         next task in line for no longer than an offered one does.
         """
-        until = self.now + self.first_offer
+        until, longest = self.now + self.first_offer, self.now + LONGEST_OFFER * self.first_offer
         for entry in self.head()[: self.slots_to_offer()]:
-            if entry.offers == PUBLISHED and entry.offer_until > until:
+            most = until if entry.offers == PUBLISHED else longest
+            if entry.offer_until > most and not entry.is_window:
                 self.put(replace(entry, offer_until=until))
 
     def _step_aside(self, entry: Entry) -> None:

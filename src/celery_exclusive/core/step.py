@@ -136,6 +136,8 @@ class _Step(CallSteps):
             if is_its_turn:
                 entry = replace(entry, offer_until=self.now + PUBLISHED_OFFER, offers=PUBLISHED)
             self.put(entry)
+        elif entry.offers == PUBLISHED:  # its publisher may send it again
+            self.put(replace(entry, offers=PUBLISHED + 1))
         is_its_turn = entry.offer_until > self.now
         return Applied(True) if is_its_turn else Parked(self.ahead + 1, ())
 

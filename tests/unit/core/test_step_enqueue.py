@@ -85,6 +85,15 @@ def test_a_message_that_may_have_been_sent_twice_leaves_a_tombstone(key: Key, de
     assert key.promoted("a", "A2") == Stale()
 
 
+def test_a_message_whose_publisher_asks_again_may_have_been_sent_twice(key: Key):
+    assert [enqueue(key, "a") for _ in range(2)] == [SEND, SEND]
+    enqueue(key, "b")
+    assert key.last.due == key.now + 5 * SECOND, "b waits no longer for it than for any offer"
+    assert isinstance(key.promoted("a"), Granted)
+    key.release("a")
+    assert key.promoted("a", "A2") == Stale()
+
+
 def test_no_message_that_was_woken_counts_as_sent_once(key: Key):
     key.acquire("a")
     key.acquire("b")

@@ -43,6 +43,7 @@ local SENT_LIFE = 300000000
 local BEGUN = 'begun'
 local PUBLISHED_OFFER = 86400000000
 local PUBLISHED = 5
+local LONGEST_OFFER = 120
 local SETTINGS = '^(%d+) (%d+) (%x+)$'
 
 local function put_tombstone(name, by, life)

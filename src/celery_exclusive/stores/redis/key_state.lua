@@ -4,7 +4,6 @@ local ABANDONED = 600000000
 local SWEEP_AGAIN = 1000000
 local OFFERS_IN_LINE = 8
 local OFFERS_ASIDE = 64
-local LONGEST_OFFER = 120
 local OVER = 'over '
 local AT_BROKER = 1
 local KEEPS_PLACE = 2
@@ -160,8 +159,9 @@ end
 local function shorten_offers()
   for position, entry in ipairs(head()) do
     if position > slots_to_offer() then break end
-    if entry.offers == PUBLISHED and entry.offer_until > now + first_offer then
-      put(entry, WAITING, now + first_offer, PUBLISHED)
+    local longest = (entry.offers == PUBLISHED and 1 or LONGEST_OFFER) * first_offer
+    if entry.offers > 0 and entry.offer_until > now + longest then
+      put(entry, WAITING, now + first_offer, entry.offers)
     end
   end
 end

@@ -161,7 +161,8 @@ if verb == 'enqueue' and not (op.expires_in or op.gives_up_in or op.replaces or 
     local first, first_offer = redis.call('ZRANGE', base .. 'q:' .. key, 0, 0)[1], string.match(ARGV[7], SETTINGS)
     local offer_until, offers = string.match(redis.call('HMGET', base .. 'o:' .. key, first or '')[1] or '', '^(%d+) (%d+) %d+$')
     local left = offer_until and offer_until - now
-    if left and left > 0 and (tonumber(offers) ~= PUBLISHED or left <= tonumber(first_offer)) then slots = 0 end
+    local longest = (tonumber(offers) == PUBLISHED and 1 or LONGEST_OFFER) * tonumber(first_offer)
+    if left and left > 0 and left <= longest then slots = 0 end
   end
   if is_new and slots and slots <= 0 and not redis.call('HMGET', messages, id)[1] then
     local drawn = math.max((tonumber(redis.call('GET', fence)) or 0) + 1, now)

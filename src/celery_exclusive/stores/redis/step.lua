@@ -200,6 +200,8 @@ local function enqueue()
     if not is_offered_at_once then shorten_offers() end
     entry = new_entry()
     put(entry, WAITING, is_offered_at_once and now + PUBLISHED_OFFER or 0, is_offered_at_once and PUBLISHED or 0)
+  elseif entry.offers == PUBLISHED then -- its publisher may send it again
+    put(entry, WAITING, entry.offer_until, PUBLISHED + 1)
   end
   if entry.offer_until > now then return 'done', 1 end
   return 'parked', ahead + 1
