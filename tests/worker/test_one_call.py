@@ -927,6 +927,29 @@ def test_a_connection_that_leads_elsewhere_than_the_settings_say_goes_the_plain_
     assert not pushes
 
 
+@pytest.mark.promise(
+    "A call with a connection to another broker than the app's goes there, and takes no place in line here: "
+    "from the line it would go to the wrong broker",
+    broke="red before: sent to both, or only to the wrong one",
+)
+def test_a_call_for_another_broker_goes_there_and_takes_no_place(
+    make_app: Any, redis_url: str, redis_server: RedisServer, store: RedisServer
+) -> None:
+    app = make_app(redis_url)
+    database = redis_url.replace("/0", "/3")
+    for url in (store.url, database, "memory://"):
+        with app.connection_for_write(url) as connection:
+            for _ in range(2):
+                rank(app).apply_async(("a",), connection=connection)
+    with redis.Redis.from_url(database) as client:
+        assert (messages(store), client.llen("celery")) == (2, 2)
+    assert (messages(redis_server), in_line(app)) == (0, 0)
+    with app.connection_for_write(redis_url) as connection:
+        for _ in range(2):
+            rank(app).apply_async(("a",), connection=connection)
+    assert (messages(redis_server), in_line(app)) == (1, 2)
+
+
 @pytest.mark.proves("plain way of a unique call")
 def test_a_kombu_that_pushes_in_another_way_goes_the_plain_way(
     make_app: Any,

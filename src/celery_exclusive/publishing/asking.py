@@ -152,15 +152,19 @@ class AskingPublish:
         push = self.prepare_push(captured)
         return (push and self.push(operation, *push)) or self.ask(operation)
 
+    def leads_elsewhere(self, captured: Captured) -> bool:
+        """Whether broker and store are one Redis database, and this call goes to another."""
+        pool = getattr(captured.producer.channel, "pool", None)
+        options = getattr(pool, "connection_kwargs", {})
+        return self.services.has_one_place and address.place(options) != self.services.broker_place
+
     def prepare_push(self, captured: Captured) -> tuple[Any, str, bytes] | None:
         """Return the arguments of `push`. None: the request cannot push this message."""
         found = captured.prepare_push() if self._has_one_place else None
         if found is None:
             return None
         channel, to, payload = found
-        if len(payload) > _LARGE:
-            return None
-        if address.place(channel.pool.connection_kwargs) != self.services.broker_place:
+        if len(payload) > _LARGE or self.leads_elsewhere(captured):
             return None
         return channel, f"{channel.global_keyprefix}{to}", payload.encode()
 

@@ -7,6 +7,7 @@ Redis, the request for its place also sends it.
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from kombu.compression import decompress
@@ -56,6 +57,8 @@ class OrderedPublish(AskingPublish):
         """Put the message into the line, and send it if its turn has come or the store does not answer."""
         if not self._leads_to_a_queue(captured.encoded):
             return self.message.send_captured(captured, self.header)
+        if self.leads_elsewhere(captured):  # from our line it would go to the broker of this app
+            return self.message.send_captured(captured, replace(self.header, store=None))
         self.header.offered, self.header.promoted = self.key, self.header.store or ""
         self.message.write_header(captured, self.header)
         try:

@@ -108,11 +108,14 @@ def malformed(url: str) -> OptionError:
 
 
 def place(options: Mapping[str, Any]) -> str:
-    """Return the server and the database that a connection with these options of redis-py leads to."""
+    """Return the server and the database that a connection with these options of redis-py leads to.
+
+    "": they name none, as behind Sentinel.
+    """
     if path := options.get("path"):
         return f"{path}?virtual_host={options['db']}"
-    host = str(options["host"]).lower()
-    return f"{'localhost' if host in LOOPBACK else host}:{options['port']}/{options['db']}"
+    host = str(options.get("host", "")).lower()
+    return host and f"{'localhost' if host in LOOPBACK else host}:{options['port']}/{options['db']}"
 
 
 def _is_misread(parts: SplitResult) -> bool:
