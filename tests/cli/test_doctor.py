@@ -4,13 +4,18 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
+from contextlib import closing
 from dataclasses import replace
+from pathlib import Path
+from secrets import token_hex
 from typing import Any
 
 import pytest
 
 from celery_exclusive import Exclusive
+from celery_exclusive.core.operations import Acquire
 from celery_exclusive.core.records import SECOND
+from celery_exclusive.stores.base import open_store
 from celery_exclusive.stores.workers import WorkerRecord
 from tests.cli.conftest import Desk
 from tests.servers import RedisServer
@@ -97,6 +102,30 @@ def test_a_broker_that_is_down_hides_no_finding_about_the_store(make_lab: Callab
     assert found["broker"][0][0] == "problem"
     assert found["store"][0][0] == "ok"
     assert "not one Redis database" in found["order"][0][1]
+
+
+@pytest.mark.promise(
+    "`locks doctor` names the other prefixes in the store, and warns of lines there that no worker serves",
+    also="`kit::test_a_store_knows_the_prefixes_under_which_tasks_wait_or_none_but_its_own`",
+    broke="prefixes of the own app alone; those with a worker, too",
+)
+@pytest.mark.parametrize("kind", ["redis", "sqlite"])
+def test_a_line_under_a_prefix_that_no_worker_has_is_a_warning(
+    make_desk: Callable[..., Desk], request: pytest.FixtureRequest, tmp_path: Path, kind: str
+):
+    url = f"sqlite:///{tmp_path}/locks.db" if kind == "sqlite" else request.getfixturevalue(f"{kind}_url")
+    former, served = f"former{token_hex(4)}", f"served{token_hex(4)}"
+    for prefix in (former, served):
+        with closing(open_store(url, prefix=prefix)) as store:
+            for id in "ab":
+                message = b"a message"
+                store.apply("x:k", Acquire(f"{id}/1", "0" * 16, 30 * SECOND, acks_late=True, message=message))
+            if prefix == served:
+                store.keep_namespace("broker", SECOND, WORKER)
+    found = findings(make_desk(exclusive_store=url).run("doctor", "--json").stdout)["prefixes"]
+    warnings = [finding for level, finding, _ in found if level == "warning"]
+    assert [f"1 tasks wait under exclusive_prefix {former}" in warning for warning in warnings] == [True]
+    assert served in found[-1][1]
 
 
 @pytest.mark.proves("locks doctor")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator
+from contextlib import closing
 from dataclasses import dataclass
 from secrets import token_hex
 from statistics import median
@@ -21,6 +22,7 @@ from celery_exclusive.messages.namespace import own_broker
 from celery_exclusive.options.key_text import absolute_key
 from celery_exclusive.seams import probe
 from celery_exclusive.seams.seam import PARTS
+from celery_exclusive.stores.base import open_store
 from celery_exclusive.worker import checks
 from celery_exclusive.worker.steps import own_record
 
@@ -38,6 +40,7 @@ _BROKER_WAIT: Final = 3
 _WORKERS_WAIT: Final = 1.0
 """Seconds in which workers have to answer."""
 _NAMED: Final = 10
+_DROPPING: Final = "see docs/dropping.md"
 _ROUTE: Final = ("queue", "exchange", "routing_key")
 """The attributes of a task that decide its queue."""
 
@@ -220,6 +223,22 @@ def _sweeps(services: Services) -> Iterator[Check]:
         yield Check("releases", "warning", printable(text), "run one release everywhere: see docs/deploys.md")
 
 
+def _prefixes(services: Services) -> Iterator[Check]:
+    """Look for lines that no worker serves since all processes were given another prefix."""
+    own = services.settings.exclusive_prefix
+    others = sorted({*services.store.prefixes()} - {own})
+    for prefix in others[:_NAMED]:
+        store = open_store(services.store_url, prefix=prefix)
+        with closing(store):
+            count, workers = sum(1 for _ in store.places()), store.workers()
+        if count and not workers:
+            text = f"{count} tasks wait under exclusive_prefix {printable(prefix)}, which no worker has"
+            fix = f"if they are tasks of this app, start a worker with it, or drop and put them: {_DROPPING}"
+            yield Check("prefixes", "warning", text, fix)
+    named = ", ".join(map(printable, [own, *others[:_NAMED]])) + " and others" * (len(others) > _NAMED)
+    yield Check("prefixes", "ok", f"the store has locks under exclusive_prefix {named}")
+
+
 def _durability(services: Services) -> Iterator[Check]:
     found = services.store.check()
     yield from (Check("durability", "warning", text) for text in found)
@@ -228,7 +247,13 @@ def _durability(services: Services) -> Iterator[Check]:
         yield Check("durability", "ok", text)
 
 
-_OF_STORE: Final = {"store": _speed, "clock": _clock, "sweeps": _sweeps, "durability": _durability}
+_OF_STORE: Final = {
+    "store": _speed,
+    "clock": _clock,
+    "sweeps": _sweeps,
+    "prefixes": _prefixes,
+    "durability": _durability,
+}
 """The checks that ask the store. The last sweep is read before the store is checked."""
 
 

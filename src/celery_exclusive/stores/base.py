@@ -255,6 +255,10 @@ class Store(Protocol):
         """Delete the leases and the line of a key, for instance if they are damaged. Its tombstones stay."""
         ...
 
+    def prefixes(self) -> Iterator[str]:
+        """Yield the prefixes under which tasks wait there, perhaps with others, as far as it is known."""
+        ...
+
     def line(self, key: str, after: Cursor | None = None, count: int = TASKS_PER_PAGE) -> Page:
         """Return the tasks that wait for a key, in line and then aside, with their messages, page by page.
 

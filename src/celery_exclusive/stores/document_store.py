@@ -207,6 +207,9 @@ class DocumentStore(ABC):
     def workers(self) -> dict[int, list[WorkerRecord]]:
         return {}
 
+    def prefixes(self) -> Iterator[str]:
+        yield self.prefix
+
     def times(self) -> Times:
         return Times(self.load("").now, None)
 

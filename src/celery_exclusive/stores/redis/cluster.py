@@ -20,7 +20,15 @@ from celery_exclusive.stores.base import TASKS_PER_PAGE, Capabilities, Cursor, P
 from celery_exclusive.stores.redis.node import Call, script_call, slot_of
 from celery_exclusive.stores.redis.nodes import Nodes
 from celery_exclusive.stores.redis.server_facts import facts_of, warnings_of
-from celery_exclusive.stores.redis.store import RedisStore, Run, literal, names_like, read_sweep, time_of
+from celery_exclusive.stores.redis.store import (
+    RedisStore,
+    Run,
+    literal,
+    names_like,
+    prefixes_of,
+    read_sweep,
+    time_of,
+)
 from celery_exclusive.stores.redis.witness import Witness
 from celery_exclusive.stores.text import to_bytes, to_text
 from celery_exclusive.stores.workers import WorkerRecord
@@ -132,6 +140,10 @@ class ClusterStore:
 
     def workers(self) -> dict[int, list[WorkerRecord]]:
         return self.buckets[0].workers()
+
+    def prefixes(self) -> Iterator[str]:
+        for node in self._nodes.primaries():
+            yield from prefixes_of(node)
 
     def times(self) -> Times:
         """Return the time of one node, and of the last sweep of the bucket that was swept longest ago."""

@@ -16,6 +16,8 @@ NAMESPACE_OF_WORKER = """SELECT fence, reaped, broker, broker_until, (
 ) FROM exclusive2_namespace WHERE namespace = ?"""
 """namespace, key, id, namespace again. The last column is null without such a record."""
 
+PREFIXES = "SELECT namespace FROM exclusive2_namespace"
+
 ADD_NAMESPACE = """INSERT INTO exclusive2_namespace (namespace, epoch, fence, reaped) VALUES (?, ?, 0, 0)
 ON CONFLICT (namespace) DO NOTHING"""
 

@@ -102,6 +102,9 @@ class SqlStore(ABC, Generic[K]):
     def workers(self) -> dict[int, list[WorkerRecord]]:
         return self.transact(lambda transaction: transaction.workers(), writes=False)
 
+    def prefixes(self) -> Iterator[str]:
+        return self.transact(lambda transaction: iter([*transaction.prefixes()]), writes=False)
+
     def times(self) -> Times:
         return self.transact(lambda transaction: transaction.times(), writes=False)
 

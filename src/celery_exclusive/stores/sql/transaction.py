@@ -391,6 +391,9 @@ class Transaction(DocumentStore):
         found = self._all(statements.WORKERS, self.namespace, _OF_WORKERS, self.now)
         return by_number(text for (text,) in found if isinstance(text, bytes))
 
+    def prefixes(self) -> Iterator[str]:
+        yield from (name for (name,) in _texts(self._all(statements.PREFIXES)))
+
     def times(self) -> base.Times:
         _, reaped, *_ = self._one(statements.NAMESPACE, self.namespace)
         return base.Times(self.now, reaped or None)
