@@ -355,6 +355,9 @@ def test_a_store_that_does_not_answer_is_the_answer(make_desk: Callable[..., Des
     done = desk.run("why", "a", "--json")
     assert done.exit_code == 3
     assert "secret" not in done.output
+    answer = json.loads(done.stdout)
+    assert (answer["reason"], answer["next_step"]) == ("store_down", "celery -A proj locks doctor")
+    assert answer["sentence"].startswith("STORE DOWN: store redis://:**@127.0.0.1:1/0 does not answer")
 
 
 @pytest.mark.proves("locks why")

@@ -18,6 +18,7 @@ from celery_exclusive.cli.app import app_services
 from celery_exclusive.cli.listing import place_line, state_lines, table
 from celery_exclusive.cli.records import answer_record, key_record, waiting_record
 from celery_exclusive.errors import StoreUnavailable, UnreadableKey, did_you_mean
+from celery_exclusive.operate.answers import Answer, of_outage
 from celery_exclusive.operate.finding import find_key, keys_that_begin
 from celery_exclusive.operate.states import KeyState, is_key_of, key_state, key_states, whole_line_of
 from celery_exclusive.operate.why import why as answer_to
@@ -138,17 +139,7 @@ def why(
     Exit code: 0 if there is nothing to do; 1 if a person should look: no worker accepts the task, the worker
     of a holder has died, or the task is not known; 3 if the store does not answer.
     """
-    services = app_services(ctx.obj)
-    if args or headers:
-        given = [_argument(word) for word in args]
-        names = {name: value for name, value in given if name}
-        pairs = {name: value for name, _, value in (word.partition("=") for word in headers)}
-        try:
-            answer = why_call(services, subject, [v for name, v in given if not name], names, pairs or None)
-        except TypeError as error:
-            raise click.UsageError(str(error)) from error
-    else:
-        answer = answer_to(services, subject)
+    answer = _answer(ctx.obj, subject, args, headers)
     if as_json:
         click.echo(json.dumps(answer_record(answer)))
     else:
@@ -156,6 +147,22 @@ def why(
         if answer.next_step:
             click.echo(f"next: {answer.next_step}")
     ctx.exit(3 if answer.reason == "store_down" else int(answer.is_trouble))
+
+
+def _answer(obj: CLIContext, subject: str, args: tuple[str, ...], headers: tuple[str, ...]) -> Answer:
+    try:
+        services = app_services(obj)
+    except StoreUnavailable as error:
+        return of_outage(error)
+    if not (args or headers):
+        return answer_to(services, subject)
+    given = [_argument(word) for word in args]
+    names = {name: value for name, value in given if name}
+    pairs = {name: value for name, _, value in (word.partition("=") for word in headers)}
+    try:
+        return why_call(services, subject, [v for name, v in given if not name], names, pairs or None)
+    except TypeError as error:
+        raise click.UsageError(str(error)) from error
 
 
 def _keys(services: Services, prefix: str, task: str) -> list[str]:

@@ -10,11 +10,13 @@ from celery_exclusive.core.key_state import PUBLISHED
 from celery_exclusive.display import duration, escaped, printable
 
 if TYPE_CHECKING:
+    from celery_exclusive.errors import StoreUnavailable
     from celery_exclusive.operate.results import TaskResult
     from celery_exclusive.operate.states import KeyState
     from celery_exclusive.reasons import Reason
     from celery_exclusive.task import LockHolder, WaitingTask
 
+_EXAMINE: Final = "celery -A proj locks doctor"
 _IS_THERE_A_WORKER: Final = "celery -A proj inspect active_queues"
 
 _REASONS: Final[dict[str, Reason]] = {"queued": "queued", "period": "duplicate"}
@@ -154,6 +156,11 @@ def of_result(task_id: str, result: TaskResult) -> Answer:
     failed = f", with {printable(result.error)}" if result.error else ""
     text = f"{words.get(result.reason, 'FINISHED')}{at}: its state is {result.state}{failed}"
     return Answer(result.reason, text, command("result", task_id), task_id=task_id, result=result)
+
+
+def of_outage(error: StoreUnavailable) -> Answer:
+    """Answer that the store does not answer."""
+    return Answer("store_down", f"STORE DOWN: {error}", _EXAMINE, is_trouble=True)
 
 
 def refusal(key: KeyState) -> str:

@@ -38,7 +38,7 @@ def why(services: Services, subject: str) -> Answer:
     try:
         return _answer(services, subject)
     except StoreUnavailable as error:
-        return _store_down(error)
+        return answers.of_outage(error)
 
 
 def why_call(
@@ -62,7 +62,7 @@ def why_call(
     try:
         seen = {state.key: state for state in key_states(services, keys)}
     except StoreUnavailable as error:
-        return _store_down(error)
+        return answers.of_outage(error)
     states = [_undamaged(services, seen[key]) for key in keys]
     busy = [state for state in states if state.state != "free"]
     return answers.of_key((busy or states)[0])
@@ -137,10 +137,6 @@ def _rank(answer: Answer) -> tuple[int, bool]:
     holder = answer.holder
     order = 1 if holder is None else 2 if holder.is_queued or holder.is_dead else 0
     return order, answer.key is not None and not answer.key.key.startswith("x")
-
-
-def _store_down(error: StoreUnavailable) -> Answer:
-    return Answer("store_down", f"STORE DOWN: {error}", is_trouble=True)
 
 
 def _not_known(services: Services, subject: str) -> Answer:
