@@ -1,0 +1,283 @@
+"""The incidents of the page about operating, with real workers: its commands print what the page shows."""
+
+from __future__ import annotations
+
+import os
+import re
+import shlex
+import signal
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Final, NamedTuple
+
+import pytest
+
+from celery_exclusive.messages.namespace import own_broker
+from celery_exclusive.stores.workers import WorkerRecord
+from tests.worker.journal import eventually
+from tests.worker.lab import Lab, Worker, start
+from tests.worker.message import stop_consuming
+
+PAGE: Final = (Path(__file__).parents[2] / "docs/operating.md").read_text()
+ONCE: Final = "tests.worker.shop_unique"
+WAIT: Final = "tests.worker.shop.wait"
+
+
+class Step(NamedTuple):
+    """A command of the page, with the lines that it is shown to print."""
+
+    command: str
+    lines: list[str]
+
+
+def steps_of(section: str) -> list[Step]:
+    steps = list[Step]()
+    for line in re.findall(r"^    (.*)$", section, re.MULTILINE):
+        if line.startswith("$ "):
+            steps.append(Step(line[2:], []))
+        elif steps:
+            steps[-1].lines.append(line)
+    return steps
+
+
+SECTIONS: Final = {
+    text.partition("\n")[0]: steps
+    for text in re.split(r"^## ", PAGE, flags=re.MULTILINE)
+    if (steps := steps_of(text))
+}
+
+
+@dataclass
+class Incident:
+    """A section of the page that is played: `run` takes its commands one after the other."""
+
+    make_lab: Callable[..., Lab]
+    request: pytest.FixtureRequest
+    steps: Iterator[Step]
+    names: dict[str, str] = field(default_factory=dict)
+    count: int = 0
+
+    def lab(self, **conf: Any) -> Lab:
+        return self.make_lab(**{"task_acks_late": True, **conf})
+
+    def run(self, lab: Lab, code: int = 0, *, old: Lab | None = None, **names: object) -> str:
+        """Run the next command of the section with these names, and compare what it prints with the page."""
+        self.names |= {name: str(value) for name, value in names.items()}
+        step = next(self.steps)
+        assert old is None or "# with the old settings" in step.command
+        app, *words = shlex.split(self.named(step.command), comments=True)[2:]
+        assert app == "proj"
+        self.count += 1
+        output = lab.folder / f"command{self.count}"
+        child = start(
+            ["-A", lab.module, *words],
+            (old or lab).environment,
+            lab.folder,
+            output,
+            pool="prefork",
+            is_fresh=False,
+        )
+        ended, printed = child.wait(timeout=60), output.read_text()
+        assert ended == code, printed
+        rest = iter(printed.splitlines())
+        for line in step.lines:
+            assert any(re.match(self.pattern(line), other) for other in rest), f"{line}\nis not in\n{printed}"
+        return printed
+
+    def named(self, text: str) -> str:
+        return re.sub(rf"\b({'|'.join(self.names)})\b", lambda found: self.names[found[0]], text)
+
+    def pattern(self, line: str) -> str:
+        """Return a pattern of this line, in which words with a digit may differ, and … is anything."""
+        return r"\s*" + r"\s+".join(map(self.word, line.split()))
+
+    def word(self, word: str) -> str:
+        if word == "…" or re.search(r"\d", word):
+            return ".*" if word == "…" else r"\S+"
+        return f"(?:{re.escape(word)}|{re.escape(self.named(word))})"  # KEY is a column, too
+
+
+def hold(lab: Lab, *waiting: str, **conf: Any) -> tuple[Worker, Any, list[Any], str]:
+    """Start a worker whose body holds the key 17, with others in line: the worker, holder, line and key."""
+    worker = lab.start_worker("web1", 2, **conf)
+    holder = lab.send("wait", 17, tag="holder", hold=True)
+    lab.journal.wait_for("start", tag="holder")
+    line = [lab.send("wait", 17, tag=tag) for tag in waiting]
+    lab.wait_for_line(len(waiting), "wait", 17)
+    return worker, holder, line, lab.task("wait").lock_state(17).key
+
+
+def ends(lab: Lab, *tags: str) -> None:
+    for tag in tags:
+        lab.journal.wait_for("end", tag=tag)
+
+
+def a_body_hangs(it: Incident) -> None:
+    lab = it.lab()
+    worker, holder, (behind,), key = hold(lab, "behind")
+    worker.wait_for_commands()
+    it.run(lab, ID=behind.id, KEY=key, HOLDER=holder.id)
+    it.run(lab)
+    ends(lab, "behind")
+    eventually(lambda: holder.state == "REVOKED", "the end of the holder")
+
+
+def a_worker_has_died(it: Incident) -> None:
+    lab = it.lab()
+    worker, holder, _, key = hold(lab, "behind")
+    worker.kill()
+    it.run(lab, ID=holder.id, KEY=key)
+    it.run(lab)
+    lab.start_worker("web2")
+    ends(lab, "behind")
+
+
+def a_task_kills_its_process(it: Incident) -> None:
+    lab = it.lab(task_reject_on_worker_lost=True)
+    worker, holder, _, key = hold(lab)
+    worker.wait_for_commands()
+    kill_child_of(lab, holder.id, 1)
+    lab.journal.wait_for("start", 2, tag="holder")
+    it.run(lab, ID=holder.id, KEY=key)
+    it.run(lab)
+    kill_child_of(lab, holder.id, 2)
+    eventually(lambda: holder.state == "REVOKED", "the end of the task")
+    it.run(lab)
+
+
+def kill_child_of(lab: Lab, id: str, run: int) -> None:
+    os.kill(lab.journal.events("start", id=id)[run - 1]["pid"], signal.SIGKILL)
+
+
+def no_worker_takes_it(it: Incident) -> None:
+    lab = it.lab(exclusive_offer=0.005, exclusive_reap_period=0.05)
+    worker, _, _, key = hold(lab, options=("-Q", "lab,reports"))
+    lost = lab.send("wait", 17, tag="lost", options={"queue": "reports"})
+    lab.wait_for_line(1, "wait", 17)
+    lab.send("wait", 17, tag="next")
+    lab.wait_for_line(2, "wait", 17)
+    stop_consuming(lab, worker, "reports")
+    lab.open("holder")
+    worker.wait_for_log("steps aside in the line")
+    it.run(lab, 1, ID=lost.id, KEY=key, QUEUE="reports")
+    it.run(lab)
+    ends(lab, "lost")
+
+
+def after_a_purge(it: Incident) -> None:
+    lab = it.make_lab(module=ONCE)
+    lost = lab.send("once", 17, tag="lost")
+    lab.app.control.purge()
+    assert lab.send("once", 17).outcome == "skipped"
+    it.run(lab, ID=lost.id, KEY=lab.task("once").lock_state(17).key, TASK=f"{ONCE}.once")
+    it.run(lab)
+    assert lab.send("once", 17).outcome == "published"
+
+
+def a_line_grows(it: Incident) -> None:
+    lab = it.lab(exclusive_store=it.request.getfixturevalue("postgres_url"))
+    _, holder, line, key = hold(lab, "a", "b", "c")
+    it.run(lab, KEY=key, HOLDER=holder.id, FILE=lab.folder / "feeds.jsonl")
+    it.run(lab)
+    assert [result.state for result in line] == ["REVOKED"] * 3
+    it.run(lab)
+    lab.open("holder")
+    ends(lab, "a", "b", "c")
+
+
+def one_tenant_has_it_all(it: Incident) -> None:
+    lab = it.lab()
+    _, holder, _, key = hold(lab, "a", "b", "c")
+    lab.send("wait", 18, tag="other", hold=True)
+    lab.journal.wait_for("start", tag="other")
+    printed = it.run(lab, KEY=key, HOLDER=holder.id, TASK=WAIT)
+    assert "key=18" in printed.splitlines()[-1]
+
+
+def the_store_is_down(it: Incident) -> None:
+    server = it.request.getfixturevalue("start_redis")()
+    lab = it.lab(exclusive_store=server.url)
+    sent = lab.send("wait", 17)
+    server.kill()
+    it.run(lab, 3, ID=sent.id)
+    it.run(lab, 3)
+
+
+def the_locks_move_to_another_store(it: Incident) -> None:
+    old = it.lab()
+    worker, holder, line, key = hold(old, "a", "b", "c")
+    new = it.lab(exclusive_store=it.request.getfixturevalue("postgres_url"))
+    it.run(new, 1, ID=line[0].id, KEY=key, HOLDER=holder.id, TASK=WAIT, FILE=new.folder / "feeds.jsonl")
+    it.run(new, old=old)
+    it.run(new, old=old)
+    old.open("holder")
+    ends(old, "holder")
+    assert worker.stop() == 0
+    it.run(new)
+    new.start_worker("web2")
+    ends(new, "a", "b", "c")
+
+
+def two_releases_and_back(it: Incident) -> None:
+    lab = it.lab()
+    worker, _, _, _ = hold(lab, "behind")
+    services = lab.app._celery_exclusive  # type: ignore[attr-defined]
+    old = WorkerRecord(0x1A2B, "celery@web0", 4711, "web0", "0.0.9", 1_800_000_000)
+    services.store.keep_namespace(own_broker(services), 60_000_000, old)
+    it.run(lab, TASK=WAIT, FILE=lab.folder / "feeds.jsonl")
+    it.run(lab)
+    assert not lab.waiting("wait", 17)
+    worker.kill()
+
+
+def a_call_is_skipped(it: Incident) -> None:
+    lab = it.make_lab(module=ONCE)
+    first, second = (lab.send("once", 17) for _ in range(2))
+    assert (second.outcome, second.id) == ("skipped", first.id)
+    it.run(lab, ID=first.id, KEY=lab.task("once").lock_state(17).key, TASK=f"{ONCE}.once")
+
+
+def a_key_was_released_by_force(it: Incident) -> None:
+    lab = it.lab()
+    worker, holder, _, key = hold(lab, "behind")
+    it.run(lab, HOLDER=holder.id, KEY=key)
+    ends(lab, "behind")
+    lab.open("holder")
+    worker.wait_for_log("was released by force")
+
+
+INCIDENTS: Final = {
+    "A body hangs": a_body_hangs,
+    "A worker has died": a_worker_has_died,
+    "A task kills its process": a_task_kills_its_process,
+    "No worker takes it": no_worker_takes_it,
+    "After a purge": after_a_purge,
+    "A line grows": a_line_grows,
+    "One tenant has it all": one_tenant_has_it_all,
+    "The store is down": the_store_is_down,
+    "The locks move to another store": the_locks_move_to_another_store,
+    "Two releases, and back": two_releases_and_back,
+    "A call is skipped": a_call_is_skipped,
+    "A key was released by force": a_key_was_released_by_force,
+}
+
+
+@pytest.mark.promise(
+    "The commands of each incident of [Operating](operating.md) print what the page shows, and mend it, with "
+    "real workers",
+    name="the incidents of the runbook",
+    broke="another word on the page; `locks why` that ends with an error while the store is down",
+)
+@pytest.mark.parametrize("heading", SECTIONS)
+def test_the_commands_of_an_incident_print_what_the_page_shows_and_mend_it(
+    heading: str, make_lab: Callable[..., Lab], request: pytest.FixtureRequest
+) -> None:
+    steps = iter(SECTIONS[heading])
+    INCIDENTS[heading](Incident(make_lab, request, steps))
+    assert not list(steps), "the page has commands that were not played"
+
+
+@pytest.mark.proves("the incidents of the runbook")
+def test_each_incident_is_on_the_page() -> None:
+    assert SECTIONS.keys() == INCIDENTS.keys()
