@@ -217,6 +217,7 @@ def the_locks_move_to_another_store(it: Incident) -> None:
     it.run(new)
     new.start_worker("web2")
     ends(new, "a", "b", "c")
+    assert sorted(new.journal.tags("start")) == ["a", "b", "c", "holder"]
 
 
 def two_releases_and_back(it: Incident) -> None:
