@@ -116,7 +116,7 @@ def ends(lab: Lab, *tags: str) -> None:
 def a_body_hangs(it: Incident) -> None:
     lab = it.lab()
     worker, holder, (behind,), key = hold(lab, "behind")
-    worker.wait_for_commands()
+    worker.wait_accepted(holder.id)
     it.run(lab, ID=behind.id, KEY=key, HOLDER=holder.id)
     it.run(lab)
     ends(lab, "behind")
@@ -136,18 +136,19 @@ def a_worker_has_died(it: Incident) -> None:
 def a_task_kills_its_process(it: Incident) -> None:
     lab = it.lab(task_reject_on_worker_lost=True)
     worker, holder, _, key = hold(lab)
-    worker.wait_for_commands()
-    kill_child_of(lab, holder.id, 1)
-    lab.journal.wait_for("start", 2, tag="holder")
+    worker.wait_accepted(holder.id)
+    kill_child_of(lab, 1)
+    lab.journal.wait_for("start", 2)
+    worker.wait_accepted(holder.id)
     it.run(lab, ID=holder.id, KEY=key)
     it.run(lab)
-    kill_child_of(lab, holder.id, 2)
+    kill_child_of(lab, 2)
     eventually(lambda: holder.state == "REVOKED", "the end of the task")
     it.run(lab)
 
 
-def kill_child_of(lab: Lab, id: str, run: int) -> None:
-    os.kill(lab.journal.events("start", id=id)[run - 1]["pid"], signal.SIGKILL)
+def kill_child_of(lab: Lab, run: int) -> None:
+    os.kill(lab.journal.events("start")[run - 1]["pid"], signal.SIGKILL)
 
 
 def no_worker_takes_it(it: Incident) -> None:
