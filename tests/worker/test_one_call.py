@@ -22,7 +22,7 @@ from datetime import datetime, timezone
 from functools import wraps
 from types import MethodType
 from typing import Any
-from unittest.mock import Mock
+from unittest.mock import MagicMock, Mock
 
 import pytest
 import redis
@@ -797,6 +797,21 @@ def test_a_mock_in_place_of_a_publish_of_kombu_raises_nothing(
     monkeypatch.setattr(Producer, "publish", publish)
     assert load(app).delay("a").outcome == "published"
     assert publish.called
+
+
+@pytest.mark.promise(
+    "A project's test that puts a mock in place of Celery's producer calls a task whose option names no "
+    "order as one without options",
+    broke="red before: OptionError with an order that the caller never gave",
+)
+def test_a_mock_in_place_of_the_producer_raises_nothing_unless_an_order_is_given(
+    make_app: Any, redis_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    app = make_app(redis_url)
+    monkeypatch.setattr(app, "producer_or_acquire", MagicMock())
+    assert rank(app).apply_async(("a",), exclusive=Exclusive("url")).outcome == "published"
+    with pytest.raises(OptionError, match=r"no kombu\.Producer"):
+        rank(app).delay("a")
 
 
 @pytest.mark.promise(

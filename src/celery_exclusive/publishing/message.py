@@ -159,10 +159,11 @@ class Message:
         )
         return run if header.keeps_lock else None
 
-    def send(self, header: Header, sender: Sender | None = None) -> Any:
+    def send(self, header: Header, sender: Sender | None = None, *, must_capture: bool = True) -> Any:
         """Let Celery send the message with this header. Return its handle. None: `sender` has not sent it.
 
-        kombu passes the encoded message to `sender`. The default sender sends it.
+        kombu passes the encoded message to `sender`. The default sender sends it. A producer that is not
+        kombu's sends it itself, or is refused if it `must_capture` the message.
         """
         self.written, options, services = header, self.options, self.services
         fields = services.signer.sign_header(header.write(), self.id, self.name)
@@ -173,12 +174,13 @@ class Message:
         else:
             with services.app.producer_or_acquire(options.get("producer")) as producer:
                 completed["producer"] = producer
-                if sender and not issubclass(type(producer), Producer):
+                can_capture = issubclass(type(producer), Producer)
+                if sender and must_capture and not can_capture:
                     raise OptionError(
                         f"task {self.name}: producer={shown(producer)} is no kombu.Producer, so the message "
                         "cannot take its place in line (order='published'): give a kombu.Producer, or none"
                     )
-                if sender or type(producer) is Producer:
+                if (sender and can_capture) or type(producer) is Producer:
                     completed["producer"] = capturing(producer, HEADER, sender or push_or_send)
                 try:
                     result = self.send_task(**completed)

@@ -51,7 +51,8 @@ class OrderedPublish(AskingPublish):
             self.note_store()
         except StoreError as error:
             self._go_without_place(error)
-        return self.message.send(self.header, self._take_place)
+        is_asked_for = self.option.order is not None
+        return self.message.send(self.header, self._take_place, must_capture=is_asked_for)
 
     def _take_place(self, captured: Captured) -> Any:
         """Put the message into the line, and send it if its turn has come or the store does not answer."""
