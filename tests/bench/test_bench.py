@@ -13,7 +13,7 @@ from xml.etree import ElementTree as ET
 import pytest
 
 from bench.__main__ import ROWS
-from bench.makespan import ORDERED, disorder, least
+from bench.makespan import ARRIVED, disorder, least
 from bench.report import PAGES, Report, markdown, with_tables
 from bench.row import OURS, Figure, Row, shares, times
 from bench.steps import Steps
@@ -115,7 +115,7 @@ def test_a_start_after_the_start_of_a_later_task_of_its_key_is_out_of_order(tmp_
 def test_a_makespan_and_the_order_beside_it_are_of_one_option_that_the_row_names() -> None:
     rows = {row.name: row for row in Report(PAGES, ROWS).rows}
     for name in ("mixed", "bursts"):
-        for part, ours, options in ((name, OURS, ""), (f"{name}-published", ORDERED, 'order="published"')):
+        for part, ours, options in ((name, OURS, ""), (f"{name}-arrived", ARRIVED, 'order="arrived"')):
             assert {rows[part + figure].ours for figure in ("", "-blocked", "-order")} == {ours}
             assert options in rows[part].what
 

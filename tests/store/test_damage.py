@@ -138,7 +138,9 @@ def test_a_damaged_key_is_listed_until_it_is_dropped(bench: Bench) -> None:
 )
 def test_the_error_of_a_damaged_key_names_it_and_the_remedy(bench: Bench) -> None:
     bench.now += LIFE
-    with pytest.raises(UnreadableKey, match=r"lock bad are damaged \(.+locks release --force -- bad$"):
+    with pytest.raises(
+        UnreadableKey, match=r"lock bad are damaged \(.+locks release --force --reason 'damaged data' -- bad$"
+    ):
         bench.acquire("bad", "c")
 
 

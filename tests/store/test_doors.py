@@ -44,7 +44,7 @@ def list_keys(app: Celery) -> None:
     """`celery locks ls`, whose error is raised again."""
     obj = CLIContext(app=app, no_color=True, workdir=None)
     done = CliRunner().invoke(locks, ["ls"], obj=obj, prog_name="celery locks")
-    assert (done.exit_code, done.stdout) == (1, "")
+    assert (done.exit_code, done.stdout) == (3, "")
     assert isinstance(done.exception, SystemExit)
     raise ExclusiveError(done.stderr.removeprefix("Error: ").rstrip("\n"))
 

@@ -247,8 +247,8 @@ def test_release_by_force_takes_no_task_along_that_begins_meanwhile() -> None:
 
     store.apply = begin_another  # type: ignore[method-assign]
     with pytest.raises(LockHeld):
-        _release(store, "key", force=False)
-    released = _release(store, "key", force=True)
+        _release(store, "key", [], force=False)
+    released = _release(store, "key", [], force=True)
     assert {holder.id for holder in released.former} == {str(number) for number in range(FEW)}
     assert store.inspect("key").others + NAMED == FEW
 

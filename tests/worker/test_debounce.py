@@ -377,8 +377,8 @@ def test_locks_shows_a_window_and_its_release_changes_nothing(make_lab: MakeLab)
     send(lab, "late", "a")
     key = lab.task("late").lock_state("k").key
     listed = command(lab, "locks", "ls").stdout
-    assert [line.split()[1:] for line in listed.splitlines() if line.startswith(key)] == [
-        [f"{SHOP}.late", "-", "waiting", "-", "-", "1", "-"]
+    assert [line.split()[1:7] for line in listed.splitlines() if line.startswith(key)] == [
+        ["key='k'", "waiting", "-", "-", "-", "1"]
     ]
     assert "waits for newer calls, not before 59m" in command(lab, "locks", "show", key).stdout
     released = command(lab, "locks", "release", key)

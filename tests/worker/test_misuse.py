@@ -199,7 +199,7 @@ def test_a_worker_does_not_start_with_a_store_that_cannot_be_one(
     assert "geheim" not in log
     done = command(lab, "locks", "ls", exclusive_store=url)
     *_, error = done.stderr.splitlines()
-    assert (done.returncode, done.stdout) == (1, "")
+    assert (done.returncode, done.stdout) == (3, "")
     assert error.startswith("Error: ")
     assert words in error
     assert "Traceback" not in done.stderr

@@ -195,7 +195,7 @@ class _Step(CallSteps):
         self.advance()
         return Applied(found)
 
-    def drop(self, op: Drop) -> Answer:
+    def drop_one(self, op: Drop) -> Answer:
         entry = self.entries.get(op.id)
         if not entry or entry.state == "behind":
             return Applied(not entry and self.tombstone == op.token)
@@ -395,7 +395,7 @@ _METHODS: dict[type[Operation], str] = {
     GiveUp: "give_up",
     Remove: "remove",
     Recall: "recall_one",
-    Drop: "drop",
+    Drop: "drop_one",
     ForceRelease: "force_release",
     Restore: "restore",
     Reap: "reap",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -16,7 +17,7 @@ TASK, KEY, ID = "shop.load", "x:shop.load:1", "a/p"
 
 
 @pytest.fixture
-def app() -> Celery:
+def app() -> Iterator[Celery]:
     app = install(Celery("shop", broker="memory://", set_as_current=False))
     app.conf.exclusive_store = "memory://calls"
 
@@ -27,7 +28,8 @@ def app() -> Celery:
     def load_all(password: str = "") -> None: ...
 
     app.finalize()
-    return app
+    yield app
+    app.close()
 
 
 def stored(task: object = TASK, header: dict[str, Any] | None = None, **headers: Any) -> bytes:

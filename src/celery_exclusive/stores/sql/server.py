@@ -15,7 +15,6 @@ from weakref import finalize
 from celery.exceptions import SoftTimeLimitExceeded
 
 from celery_exclusive.core.operations import Acquire, AcquireAlone, Granted, Operation, Release
-from celery_exclusive.core.records import NEVER
 from celery_exclusive.errors import OptionError, StoreRefused, StoreUnavailable
 from celery_exclusive.stores.base import Reply, as_repeated
 from celery_exclusive.stores.idle import Idle
@@ -167,7 +166,7 @@ class ServerStore(SqlStore[ServerTransaction]):
         return self.transact(lambda transaction: self._apply(transaction, key, operation), writes=None)
 
     def check(self) -> list[str]:
-        self._patiently(lambda transaction: transaction.reap(limit=0, every=NEVER), writes=True)
+        self._patiently(lambda transaction: transaction.try_out(), writes=True)
         found = self._patiently(lambda transaction: self._lossy_settings(transaction.cursor), writes=None)
         return [
             f"store {self.url}: its {name} is {value}, so a crash may lose locks and waiting tasks; set it "

@@ -11,7 +11,6 @@ from functools import partial
 from typing import TypeVar
 from weakref import WeakSet, finalize
 
-from celery_exclusive.core.records import NEVER
 from celery_exclusive.errors import OptionError, StoreUnavailable
 from celery_exclusive.seams.python import native
 from celery_exclusive.stores.base import Capabilities
@@ -80,7 +79,7 @@ class SqliteStore(SqlStore[SqliteTransaction]):
             _stores.add(self)
 
     def check(self) -> list[str]:
-        self._patiently(lambda transaction: transaction.reap(limit=0, every=NEVER), writes=True)
+        self._patiently(lambda transaction: transaction.try_out(), writes=True)
         found = self._patiently(lambda it: [*sqlite_tables.warnings(it, self._file.path)], writes=False)
         return [*self._file.warnings(), *found]
 

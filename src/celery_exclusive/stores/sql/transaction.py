@@ -391,6 +391,12 @@ class Transaction(DocumentStore):
         found = self._all(statements.WORKERS, self.namespace, _OF_WORKERS, self.now)
         return by_number(text for (text,) in found if isinstance(text, bytes))
 
+    def try_out(self) -> None:
+        """Sweep no key, and write. Raises if the user may not, or if the file is read-only."""
+        self.reap(limit=0, every=NEVER)  # it writes only if no worker has swept
+        fence, reaped, *_ = self._one(statements.NAMESPACE, self.namespace)
+        self.cursor.execute(statements.RAISE_FENCE, (fence, reaped, self.namespace))
+
     def prefixes(self) -> Iterator[str]:
         yield from (name for (name,) in _texts(self._all(statements.PREFIXES)))
 
