@@ -9,6 +9,7 @@ callers look first.
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
@@ -69,7 +70,8 @@ def parked(subject: Subject, position: int, by: Sequence[Owner], others: int) ->
 
 
 def joined_line(subject: Subject, position: int) -> None:
-    _tell(subject, "waited", "in_line", place=position)
+    if lock_outcome.receivers:
+        _tell(subject, "waited", "in_line", place=position)
 
 
 def rescheduled(
@@ -150,6 +152,8 @@ def duplicate(subject: Subject, existing_id: str, *, fails: bool) -> None:
 
 
 def not_published(task: str, key: str, existing_id: str, *, fails: bool) -> None:
+    if not (lock_outcome.receivers or logger.isEnabledFor(logging.INFO)):
+        return  # a publisher may have thousands a second
     extra = _tell(Subject(task, None, key), "duplicate", "duplicate", holder_id=existing_id)
     if not fails:
         text = "Task %s was not published: unique key %s is held by %s"
