@@ -40,7 +40,6 @@ _BROKER_WAIT: Final = 3
 _WORKERS_WAIT: Final = 1.0
 """Seconds in which workers have to answer."""
 _NAMED: Final = 10
-_DROPPING: Final = "see docs/dropping.md"
 _ROUTE: Final = ("queue", "exchange", "routing_key")
 """The attributes of a task that decide its queue."""
 
@@ -233,7 +232,7 @@ def _prefixes(services: Services) -> Iterator[Check]:
             count, workers = sum(1 for _ in store.places()), store.workers()
         if count and not workers:
             text = f"{count} tasks wait under exclusive_prefix {printable(prefix)}, which no worker has"
-            fix = f"if they are tasks of this app, start a worker with it, or drop and put them: {_DROPPING}"
+            fix = "if they are tasks of this app, start a worker with it, or move them: see docs/dropping.md"
             yield Check("prefixes", "warning", text, fix)
     named = ", ".join(map(printable, [own, *others[:_NAMED]])) + " and others" * (len(others) > _NAMED)
     yield Check("prefixes", "ok", f"the store has locks under exclusive_prefix {named}")

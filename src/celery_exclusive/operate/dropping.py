@@ -12,9 +12,11 @@ from celery_exclusive.core.operations import Applied, Drop
 from celery_exclusive.core.records import NAMED
 from celery_exclusive.errors import UnreadableKey
 from celery_exclusive.operate.calls import read_call
+from celery_exclusive.operate.finding import keys_with_place
 from celery_exclusive.operate.revoking import end_as_revoked, has_ended
 from celery_exclusive.operate.saved import Fate, Saved, SavedFile
 from celery_exclusive.operate.states import is_key_of
+from celery_exclusive.stores.base import pages
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -31,13 +33,9 @@ def find(
 ) -> Iterator[tuple[str, Sequence[Place]]]:
     """Yield the waiting tasks of these keys that are wanted, page by page, each page with its key."""
     for key in keys:
-        page = store.line(key)
-        while True:
+        for page in pages(store, key):
             if wanted := [place for place in page.places if is_wanted(key, place)]:
                 yield key, wanted
-            if page.next is None:
-                break
-            page = store.line(key, after=page.next)
 
 
 @dataclass
@@ -171,7 +169,8 @@ def cancel(services: Services, id: str, reason: str) -> bool:
     """Drop the task with this id wherever it waits, without a file. Return whether it waited."""
     dropper = Dropper(services, reason=reason)
     store = services.store
-    keys = {key for key, claim in store.places() if task_id(claim) == id}
-    for key, places in find(store, keys, lambda _, place: task_id(place.waiting.id) == id):
+    for key, places in find(
+        store, {*keys_with_place(store, id)}, lambda _, place: task_id(place.waiting.id) == id
+    ):
         dropper.drop(key, places)
     return dropper.dropped > 0

@@ -76,8 +76,9 @@ def keys_of_id(store: Store, wanted: str) -> list[str]:
         if wanted in map(task_id, ids):
             found.append(key)
         has_more |= snapshot.all_waiting > len(snapshot.line)
-    return list(dict.fromkeys([*found, *_waits_for(store, wanted)])) if has_more else found
+    return list(dict.fromkeys([*found, *keys_with_place(store, wanted)])) if has_more else found
 
 
-def _waits_for(store: Store, wanted: str) -> Iterator[str]:
+def keys_with_place(store: Store, wanted: str) -> Iterator[str]:
+    """Yield the keys for which the task with this id waits."""
     return (key for key, id in store.places() if task_id(id) == wanted)

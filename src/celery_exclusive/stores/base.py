@@ -392,12 +392,18 @@ def make_store(url: str, *, prefix: str, offer: int, tombstone_ttl: int) -> Stor
     return factory_of(url)(url, prefix=prefix, offer=offer, tombstone_ttl=tombstone_ttl)
 
 
-def whole_line(store: Store, key: str) -> Iterator[Place]:
-    """Yield all tasks that wait for a key, in line and then aside, with one page in memory."""
+def pages(store: Store, key: str) -> Iterator[Page]:
+    """Yield the line of a key page by page. The next page is read when it is asked for."""
     page = store.line(key)
-    yield from page.places
+    yield page
     while page.next:
         page = store.line(key, after=page.next)
+        yield page
+
+
+def whole_line(store: Store, key: str) -> Iterator[Place]:
+    """Yield all tasks that wait for a key, in line and then aside, with one page in memory."""
+    for page in pages(store, key):
         yield from page.places
 
 
