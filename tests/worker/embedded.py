@@ -8,6 +8,21 @@ from typing import Any
 
 from celery import Celery, _state, signals
 from celery.contrib.testing.worker import start_worker
+from celery.utils import uuid
+
+from celery_exclusive import install
+
+
+def memory_app(name: str, **conf: Any) -> Celery:
+    """An app whose broker is the memory of this process.
+
+    Its queue has a name of its own: all apps of a process share that memory, with whatever earlier tests
+    published there.
+    """
+    app = install(Celery(name, broker="memory://", backend="cache+memory://", set_as_current=False))
+    app.conf.update({"task_default_queue": uuid(), "exclusive_store": f"memory://{uuid()}", **conf})
+    app.conf.broker_transport_options = {"polling_interval": 0.02}
+    return app
 
 
 @contextmanager
@@ -16,7 +31,7 @@ def embedded(app: Celery, pool: str, slots: int = 1) -> Iterator[Callable[[], No
 
     Yields what ends the worker while this app is still the current one, as its tasks expect.
 
-    Let its broker be memory:// - Celery leaves the connections of a worker that is terminated open.
+    Let its app be a `memory_app`: Celery leaves the connections of a worker that is terminated open.
     """
     default, current = _state.default_app, _state._tls.current_app
     signals.setup_logging.connect(_leave_logging)

@@ -18,11 +18,10 @@ from typing import Any, TypeVar
 
 import pytest
 import redis
-from celery import Celery
 from celery.utils import uuid
 from pgmq.install import install_pgmq_from_sql
 
-from celery_exclusive import Exclusive, install
+from celery_exclusive import Exclusive
 from tests.conftest import PROCESS, or_leave_out
 from tests.django.databases import configured, sqlite
 from tests.failover import NAME, Watched
@@ -32,7 +31,7 @@ from tests.rabbit import RabbitServer
 from tests.redis_tls import Certificates, RedisWithTls
 from tests.servers import RedisServer
 from tests.sqs import SqsServer
-from tests.worker.embedded import embedded
+from tests.worker.embedded import embedded, memory_app
 from tests.worker.lab import Lab, Worker, disconnect, eventually
 from tests.worker.stage import RABBITS
 from tests.worker.versions import needs_celery, of_fast_part
@@ -310,9 +309,7 @@ def test_tasks_wait_in_line_in_a_worker_whose_broker_is_its_memory(
     request: pytest.FixtureRequest, caplog: pytest.LogCaptureFixture, store: str
 ) -> None:
     caplog.set_level("INFO")
-    app = install(Celery("memory", broker="memory://", backend="cache+memory://", set_as_current=False))
-    app.conf.update(exclusive_store=_url(request, store), exclusive_prefix=uuid())
-    app.conf.broker_transport_options = {"polling_interval": 0.02}
+    app = memory_app("memory", exclusive_store=_url(request, store), exclusive_prefix=uuid())
     has_line, started, inside = store != "memcached", list[str](), list[str]()
     doors = {tag: threading.Event() for tag in "abc"}
 
@@ -338,7 +335,7 @@ def test_tasks_wait_in_line_in_a_worker_whose_broker_is_its_memory(
         assert [result.get(timeout=DEADLINE) for result in results] == list("abc")
         eventually(lambda: not hold.lock_state("k").holders, "a free key")
     assert sorted(started) == list("abc")
-    assert app.connection().default_channel._size("celery") == 0
+    assert app.connection().default_channel._size(app.conf.task_default_queue) == 0
     disconnect(app)
     app.close()
 

@@ -7,14 +7,13 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
-from celery import Celery, chain, chord
+from celery import chain, chord
 from celery.exceptions import TaskRevokedError
-from kombu.utils.uuid import uuid
 
-from celery_exclusive import Exclusive, install
+from celery_exclusive import Exclusive
 from tests.proxy import Proxy
 from tests.servers import RedisServer
-from tests.worker.embedded import embedded
+from tests.worker.embedded import embedded, memory_app
 from tests.worker.lab import Lab, Worker, disconnect, eventually
 from tests.worker.message import Message
 from tests.worker.stage import Stage, on_stages
@@ -109,9 +108,7 @@ def test_the_newest_call_waits_in_the_line_of_a_database(
 def test_the_newest_call_waits_in_a_worker_whose_broker_and_store_are_its_memory(
     give_up_after: float | None,
 ) -> None:
-    app = install(Celery("memory", broker="memory://", backend="cache+memory://", set_as_current=False))
-    app.conf.update(exclusive_store=f"memory://{uuid()}")
-    app.conf.broker_transport_options = {"polling_interval": 0.02}
+    app = memory_app("memory")
     started, door = list[str](), threading.Event()
     latest = Exclusive(on_conflict="latest", give_up_after=give_up_after)
 
@@ -137,7 +134,7 @@ def test_the_newest_call_waits_in_a_worker_whose_broker_and_store_are_its_memory
         if not give_up_after:
             assert results[2].get(timeout=DEADLINE) == "c"
         eventually(lambda: not work.lock_state("k").holders, "a free key")
-    assert app.connection().default_channel._size("celery") == 0
+    assert app.connection().default_channel._size(app.conf.task_default_queue) == 0
     disconnect(app)
     app.close()
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterator
 from importlib.metadata import entry_points
 from typing import Any
-from uuid import uuid4
 
 import pytest
 from celery import Celery
@@ -16,12 +15,12 @@ from opentelemetry.sdk.trace import ReadableSpan, TracerProvider
 from opentelemetry.sdk.trace.export import SimpleSpanProcessor
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
 
-from celery_exclusive import Exclusive, Unique, install, lock
+from celery_exclusive import Exclusive, Unique, lock
 from celery_exclusive.contrib.opentelemetry import ExclusiveInstrumentor
 from celery_exclusive.core.claim import Claim
 from celery_exclusive.core.records import SECOND
 from celery_exclusive.signals import LockOutcome, lock_outcome, send
-from tests.worker.embedded import embedded
+from tests.worker.embedded import embedded, memory_app
 from tests.worker.journal import eventually
 
 DEADLINE = 60
@@ -89,8 +88,7 @@ def telemetry(no_receivers: None) -> Iterator[Telemetry]:
 
 @pytest.fixture
 def app() -> Iterator[Celery]:
-    app = install(Celery("feeds", broker="memory://", set_as_current=False))
-    app.conf.update(exclusive_store=f"memory://{uuid4()}", result_backend="cache+memory://")
+    app = memory_app("feeds")
     yield app
     app.close()
 

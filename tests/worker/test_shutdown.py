@@ -10,16 +10,16 @@ from typing import Any
 
 import celery
 import pytest
-from celery import Celery, signals
+from celery import signals
 
-from celery_exclusive import Exclusive, install
+from celery_exclusive import Exclusive
 from celery_exclusive.core.operations import Release
 from celery_exclusive.leases import releaser
 from celery_exclusive.messages import courier
 from celery_exclusive.worker import heartbeat, reaper, steps
 from tests.proxy import Proxy
 from tests.servers import RedisServer
-from tests.worker.embedded import embedded
+from tests.worker.embedded import embedded, memory_app
 from tests.worker.lab import Lab, Worker, assert_renewed, disconnect, eventually, wait_until_gone
 from tests.worker.message import consume
 from tests.worker.stage import Stage, on_stages
@@ -230,8 +230,7 @@ def make_embedded_app() -> Iterator[Callable[..., Any]]:
     apps: list[Any] = []
 
     def make(**conf: Any) -> Any:
-        app = install(Celery("embedded", broker="memory://", backend="cache+memory://", set_as_current=False))
-        app.conf.update(conf)
+        app = memory_app("embedded", **conf)
         apps.append(app)
         return app
 
