@@ -72,6 +72,25 @@ def test_a_call_for_a_busy_key_goes_into_the_line_and_to_no_queue(lab: Lab) -> N
     assert lab.journal.tags("start") == ["a", "b"]
 
 
+@pytest.mark.promise(
+    "Without any worker calls add one message to the queue, however long it lasts: they make no offers, and "
+    "keep their order",
+    name="calls offer nothing",
+    broke="red before: a call let the first ones have their next offer, and after seven step aside",
+)
+def test_calls_without_any_worker_fill_no_queue_and_keep_their_order(make_lab: Callable[..., Lab]) -> None:
+    lab = make_lab(module=SHOP, exclusive_offer=0.2)
+    task, tags = lab.task("ordered"), [f"{n:02}" for n in range(20)]
+    results = send(lab, *tags[:2])
+    eventually(lambda: not task.lock_state("k").line[0].is_offered, "the end of the offer to the first")
+    results += send(lab, *tags[2:])
+    assert lab.doors.llen("lab") == 1
+    assert lab.line("ordered", "k") == [result.id for result in results]
+    lab.start_worker("w1", 2, exclusive_offer=5)
+    assert [result.get(timeout=60) for result in results] == tags
+    assert lab.journal.tags("start") == tags
+
+
 def test_the_store_decides_the_order_of_several_producers(make_lab: Callable[..., Lab]) -> None:
     lab = make_lab(module=SHOP, task_ignore_result=True)  # Celery leaves the sockets of each thread's backend
     assert lab.task("ordered").exclusive

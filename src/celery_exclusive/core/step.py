@@ -119,8 +119,9 @@ class _Step(CallSteps):
         return Parked(0 if lease else self.ahead + 1, *self.owners())
 
     def enqueue(self, op: Enqueue) -> Answer:
+        """Give a call its place in line. Workers alone make offers: without any, calls filled the queue."""
         self.limit = op.limit
-        self.advance()
+        self.end_expired()
         entry = self.entries.get(op.id)
         is_known = entry.state != "waiting" if entry else self.mark is not None
         if is_known or op.id in self.holders:

@@ -118,6 +118,19 @@ def test_a_message_that_the_broker_loses_is_offered_again(key: Key):
     assert key.promoted("a", "A2") == Stale()
 
 
+@pytest.mark.proves("calls offer nothing")
+def test_a_call_offers_nothing_and_leaves_that_to_the_next_sweep(key: Key):
+    enqueue(key, "a")
+    for id in "bcdefghi":
+        enqueue(key, id)
+        assert key.last.wake == ()
+        key.now += 3600 * SECOND
+    assert key.last.due is not None
+    assert key.last.due < key.now
+    assert key.in_line[0] == "a"
+    assert key.reap() == ("a",)
+
+
 @pytest.mark.proves("late messages")
 @pytest.mark.parametrize("late", [0, 60 * SECOND])
 def test_others_wait_no_longer_for_a_late_message_than_for_an_offered_one(key: Key, late: int):

@@ -171,7 +171,7 @@ class AnyHistory(RuleBasedStateMachine):
             assert set(again.wake) <= set(key.aside)  # more of those, if more are overdue than slots are free
 
     def _check_places(self, operation: Operation) -> None:
-        """No slot is free while somebody waits unoffered."""
+        """No slot is free while somebody waits unoffered. What a call has found so, the next sweep offers."""
         key, limit = self.key, self.key.document.limit
         if isinstance(operation, Renew):
             return
@@ -181,7 +181,8 @@ class AnyHistory(RuleBasedStateMachine):
         assert set(key.behind) == set(key.entries) & set(key.holders)
         waiting = [key.entries[id] for id in key.in_line]
         for entry in waiting[: max(limit - len(key.holders), 0)]:
-            assert entry.offer_until > key.now
+            is_due = key.last.due is not None and key.last.due <= key.now
+            assert entry.offer_until > key.now or (isinstance(operation, Enqueue) and is_due)
 
     def _check_reaper(self, now: int) -> None:
         """The reaper has nothing to do before it is due, and always something to do in the end."""

@@ -157,12 +157,11 @@ if verb == 'enqueue' and not (op.expires_in or op.gives_up_in or op.replaces or 
   local limit, count, minexp = string.match(head or '', '^(%d+) (%d+) (%d+)')
   local slots = limit == op.limit and tonumber(minexp) > now and limit - count
   if is_new and slots == 1 and waiting ~= '0' and string.sub(others, 1, 2) == '0 ' then
-    -- The first in line has an offer that is as short as it may be with others behind it.
+    -- The first in line has no offer that lasts longer than it may with others behind it.
     local first, first_offer = redis.call('ZRANGE', base .. 'q:' .. key, 0, 0)[1], string.match(ARGV[7], SETTINGS)
     local offer_until, offers = string.match(redis.call('HMGET', base .. 'o:' .. key, first or '')[1] or '', '^(%d+) (%d+) %d+$')
-    local left = offer_until and offer_until - now
     local longest = (tonumber(offers) == PUBLISHED and 1 or LONGEST_OFFER) * tonumber(first_offer)
-    if left and left > 0 and left <= longest then slots = 0 end
+    if offer_until and offer_until - now <= longest then slots = 0 end
   end
   if is_new and slots and slots <= 0 and not redis.call('HMGET', messages, id)[1] then
     local drawn = math.max((tonumber(redis.call('GET', fence)) or 0) + 1, now)

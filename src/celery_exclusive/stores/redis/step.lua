@@ -187,9 +187,10 @@ local function wait_for_calls(entry)
   return 'parked', ahead + 1
 end
 
+-- Gives a call its place in line. Workers alone make offers: without any, calls filled the queue.
 local function enqueue()
   limit = op.limit
-  advance()
+  end_expired()
   local entry = entries[op.id]
   local is_known = entry and entry.state ~= WAITING or not entry and mark()
   if is_known or holders[op.id] then return 'done', 0 end
