@@ -142,7 +142,8 @@ def cancel(id: str, *, reason: str = "cancelled", app: Any = None) -> bool:
     Raises:
         OptionError: `id` is no string, or the app has no locks.
         StoreUnavailable: the store does not answer.
-        Exception: the result backend does not answer. The task has left its line, and no result says so.
+        Exception: the result backend does not answer. The task waits still, unless the backend has stopped
+            answering within this call: then no result says that the task has left its line.
 
     It lists all waiting tasks, and reads the line of this one. For many tasks use `celery -A proj locks
     drop`, which saves their messages.

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from collections.abc import Callable
 from itertools import count
 from pathlib import Path
@@ -13,8 +14,9 @@ from celery.exceptions import TaskRevokedError
 from celery.result import AsyncResult
 from celery.signals import task_revoked
 from click.testing import Result
+from redis.exceptions import ConnectionError  # noqa: A004 - as redis-py calls it
 
-from celery_exclusive import Debounce, Exclusive, Unique
+from celery_exclusive import Debounce, Exclusive, Unique, locks
 from celery_exclusive.core.operations import Enqueue, Release
 from celery_exclusive.operate import dropping
 from celery_exclusive.operate.saved import SavedFile
@@ -170,7 +172,7 @@ def test_a_window_that_newer_calls_have_opened_is_not_replaced_by_put(desk: Desk
     assert waiting(desk, newer.key) == [newer.id]
 
 
-def test_tasks_are_chosen_by_their_name_age_and_ids(desk: Desk) -> None:
+def test_tasks_are_chosen_by_their_name_age_and_ids(desk: Desk, tmp_path: Path) -> None:
     for key in ("x=shared", KEY):
         desk.acquire(key, "holder/2", limit=2)
     old = [call(desk, n) for n in range(2)]
@@ -190,6 +192,8 @@ def test_tasks_are_chosen_by_their_name_age_and_ids(desk: Desk) -> None:
     ids = f"{old[1].id}\n\n{other.id}\nunknown\n"
     assert chosen("--ids", "-", answer=ids) == {old[1].id, other.id}
     assert chosen(KEY, "--ids", "-", answer=ids) == {old[1].id}
+    (tmp_path / "ids").write_bytes(b"\xff\n" + ids.encode())
+    assert chosen("--ids", str(tmp_path / "ids")) == {old[1].id, other.id}
     assert len(waiting(desk)) == 3, "a dry run changes nothing"
 
 
@@ -209,6 +213,54 @@ def test_wrong_usage_is_refused_with_the_fix(desk: Desk, words: tuple[str, ...],
     done = desk.run("drop", *words)
     assert (done.exit_code, problem in done.stderr) == (2, True), done.stderr
     assert len(waiting(desk)) == 1
+
+
+@pytest.mark.promise(
+    "On a terminal `locks drop` drops nothing before the number of the tasks is typed. With --json its "
+    "output is one JSON object all the same",
+    broke="any answer accepted; the question in the output",
+)
+@pytest.mark.parametrize(("answer", "code", "left"), [("3", 1, 2), ("y", 1, 2), ("", 1, 2), ("2", 0, 0)])
+def test_tasks_are_dropped_when_their_number_is_typed(
+    desk: Desk, monkeypatch: pytest.MonkeyPatch, answer: str, code: int, left: int
+) -> None:
+    ids = [call(desk, n).id for n in range(2)]
+    monkeypatch.setattr("click.testing._NamedTextIOWrapper.isatty", lambda _: True)
+    done = desk.run("drop", KEY, "--discard", "--json", answer=f"{answer}\n")
+    assert (done.exit_code, len(waiting(desk))) == (code, left), done.output
+    assert all(id in done.stderr for id in ids)
+    assert [json.loads(line)["dropped"] for line in done.stdout.splitlines()] == [2] * (not left)
+
+
+@pytest.mark.promise(
+    "`locks drop` and `put` say in one line that a file, the result backend or the broker does not work. "
+    "While the result backend does not answer, no task leaves its line",
+    name="drop without backend",
+    broke="a traceback; a device gets the rights of the file; discarded tasks without a result",
+)
+@pytest.mark.parametrize("to", ["pipe", "none/f"])
+def test_a_file_that_keeps_nothing_is_refused(desk: Desk, tmp_path: Path, to: str) -> None:
+    call(desk, 1)
+    os.mkfifo(tmp_path / "pipe", 0o644)
+    done = drop(desk, KEY, file=tmp_path / to)
+    assert (done.exit_code, str(tmp_path / to) in done.stderr) == (1, True), done.output
+    assert done.stderr.splitlines()[-1].startswith("Error: ")
+    assert len(waiting(desk)) == 1
+    assert (tmp_path / "pipe").stat().st_mode & 0o777 == 0o644
+
+
+@pytest.mark.proves("drop without backend")
+def test_no_task_leaves_its_line_while_the_result_backend_is_down(
+    desk: Desk, make_desk: Callable[..., Desk], tmp_path: Path
+) -> None:
+    result = call(desk, 1)
+    blind = make_desk(exclusive_store=desk.store.url, result_backend="redis://127.0.0.1:1")
+    for words in (("--discard",), ("--to", str(tmp_path / "f"))):
+        done = blind.run("drop", KEY, "--yes", *words)
+        assert (done.exit_code, "mend that, and start the same command again" in done.stderr) == (1, True)
+    with pytest.raises(ConnectionError, match=r"127\.0\.0\.1:1"):
+        locks.cancel(result.id, app=blind.app)
+    assert waiting(desk) == [result.id]
 
 
 def test_discarded_tasks_end_as_revoked(desk: Desk) -> None:

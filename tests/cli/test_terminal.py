@@ -124,6 +124,7 @@ ODD = [
     "\x1b[31m\x07",
     "a\\x41",
     "a\\",
+    "\\Uffffffff",
     "\u202egpj",
     "日本",
     "line\nbreak",

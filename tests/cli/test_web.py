@@ -10,7 +10,7 @@ import socket
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from threading import Thread
 
 import pytest
@@ -78,6 +78,13 @@ def test_a_silent_visitor_holds_up_no_other() -> None:
         other.request("GET", "/")
         assert other.getresponse().status == 204
         other.close()
+
+
+def test_fifty_visitors_at_once_are_connected_to_a_busy_server() -> None:
+    with Server("127.0.0.1", 0, _no_application) as server, ExitStack() as visitors:
+        for _ in range(50):
+            address = "127.0.0.1", server.server_port
+            visitors.enter_context(socket.create_connection(address, timeout=30))
 
 
 def test_a_server_of_ipv6_says_its_address() -> None:

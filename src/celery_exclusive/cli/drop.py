@@ -6,8 +6,8 @@ import json
 import re
 import sys
 from collections import Counter
-from collections.abc import Callable
-from contextlib import nullcontext
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, nullcontext
 from pathlib import Path
 from typing import Any, Final
 
@@ -19,6 +19,7 @@ from celery_exclusive.cli.app import app_services
 from celery_exclusive.core.claim import task_id
 from celery_exclusive.core.records import SECOND
 from celery_exclusive.display import duration, escaped, printable
+from celery_exclusive.errors import ExclusiveError
 from celery_exclusive.operate.dropping import Dropper, Found
 from celery_exclusive.operate.finding import find_key
 from celery_exclusive.operate.putting import Outcome, Putter
@@ -49,7 +50,11 @@ class _Duration(click.ParamType):  # type: ignore[type-arg] # older releases of 
 @click.option(
     "--older-than", type=_Duration(), default="0s", help="Tasks that wait for so long: 90s, 30m, 1h."
 )
-@click.option("--ids", type=click.File(), help="A file with the ids of tasks, one per line; - is the input.")
+@click.option(
+    "--ids",
+    type=click.File(errors="replace"),
+    help="A file with the ids of tasks, one per line; - is the input.",
+)
 @click.option(
     "--to", type=click.Path(dir_okay=False, path_type=Path), help="Save the whole messages in this file."
 )
@@ -83,11 +88,14 @@ def drop(
         _show(found, as_json=as_json)
         return
     if not yes:
-        _show(found)
+        _show(found, err=as_json)
         text = f"type {found.count} to drop them: each ends as REVOKED"
-        if click.prompt(text, default="", show_default=False) != str(found.count):
+        if click.prompt(text, default="", show_default=False, err=as_json) != str(found.count):
             raise click.Abort
-    with SavedFile(to, services.settings.exclusive_prefix) if to else nullcontext() as file:
+    with (
+        _can_be_repeated(),
+        SavedFile(to, services.settings.exclusive_prefix) if to else nullcontext() as file,
+    ):
         dropper = Dropper(services, file)
         if finished := dropper.finish():
             click.echo(f"completed an earlier drop of {finished} tasks", err=True)
@@ -124,7 +132,7 @@ def put(obj: CLIContext, file: Path, *, again: bool, as_json: bool) -> None:
     """
     services = app_services(obj)
     counts = Counter[Outcome]()
-    with SavedFile(file) as saved:
+    with _can_be_repeated(), SavedFile(file) as saved:
         putter = Putter(services, saved, again=again)
         show = _progress(len(saved.fates))
         for outcome in putter.put_all():
@@ -188,17 +196,28 @@ def _find(services: Services, *, key: str, task: str, older_than: int, ids: Any,
     )
 
 
-def _show(found: Found, *, as_json: bool = False) -> None:
+@contextmanager
+def _can_be_repeated() -> Iterator[None]:
+    """Make one line of an error of the disk, the broker or the result backend, with the next step."""
+    try:
+        yield
+    except ExclusiveError:
+        raise
+    except Exception as error:
+        why = printable(f"{type(error).__name__}: {error}")
+        raise click.ClickException(f"{why}; mend that, and start the same command again") from error
+
+
+def _show(found: Found, *, as_json: bool = False, err: bool = False) -> None:
     """Show what would be dropped."""
     if as_json:
         result = {"would_drop": found.count, "keys": len(found.ids), "problems": found.problems}
         click.echo(json.dumps(result))
         return
-    click.echo(f"would drop {found.count} tasks of {len(found.ids)} keys")
+    click.echo(f"would drop {found.count} tasks of {len(found.ids)} keys", err=err)
     for key, one in found.first:
-        click.echo(
-            f"  {printable(task_id(one.id))}, in line of {escaped(key)} for {duration(one.age / SECOND)}"
-        )
+        id, age = printable(task_id(one.id)), duration(one.age / SECOND)
+        click.echo(f"  {id}, in line of {escaped(key)} for {age}", err=err)
     _show_problems(found.problems)
 
 

@@ -133,9 +133,11 @@ class Dropper:
 
         Raises:
             StoreUnavailable: the store does not answer.
-            Exception: the result backend does not answer.
+            Exception: the result backend does not answer. If it has not answered from the start, no task has
+                left its line.
         """
         tasks = [Saved(key, place.waiting.id, place.message) for place in places]
+        has_ended(self.services, task_id(tasks[0].id))  # asks the result backend
         if self.file:
             self.file.save(tasks)
         for saved in tasks:

@@ -52,6 +52,8 @@ class SavedFile:
     """
 
     def __init__(self, path: Path, prefix: str | None = None) -> None:
+        if path.exists() and not path.is_file():  # as /dev/null, which would get the rights of the file
+            raise ExclusiveError(f"{path} keeps nothing, since it is no ordinary file: name another one")
         self.path = path
         self._file: BinaryIO = path.open("r+b" if prefix is None else "a+b")
         try:

@@ -19,6 +19,7 @@ class Server(ThreadingMixIn, WSGIServer):
     """
 
     daemon_threads = True
+    request_queue_size = 128
 
     def __init__(self, host: str, port: int, application: Any) -> None:
         if ":" in host:
