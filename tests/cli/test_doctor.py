@@ -9,6 +9,7 @@ from dataclasses import replace
 from pathlib import Path
 from secrets import token_hex
 from typing import Any
+from unittest.mock import ANY
 
 import pytest
 
@@ -79,6 +80,46 @@ def test_a_queue_that_no_worker_consumes_is_a_warning(make_lab: Callable[..., La
     ((level, finding, fix),) = examined(lab, task_routes=routes)["queues"]
     assert (level, "tests.worker.shop.wait" in finding) == ("warning", True)
     assert "-Q for\\x1bgotten" in fix
+
+
+@pytest.mark.promise(
+    "`locks doctor` compares the workers that answer with its own process: tasks with other options, tasks "
+    "that a worker of their queue does not know, and a worker of their queue that uses another store",
+    broke="only whether a task has options compared; workers of other queues, too: each red",
+)
+def test_workers_whose_tasks_or_store_differ_are_found(make_lab: Callable[..., Lab], tmp_path: Path):
+    lab = make_lab(module="tests.worker.shop_deploy_old")
+    old = lab.start_worker("old", 1)
+    reports = lab.start_worker("reports", 1, task_default_queue="reports", exclusive_prefix="reports")
+    lab.module = "tests.worker.shop"
+    lost = lab.start_worker("lost", 1, exclusive_store=f"sqlite:///{tmp_path}/locks.db")
+
+    def compared(module: str, level: str, code: int) -> dict[str, list[str]]:
+        lab.module = module
+        found = examined(lab, code=code)
+        assert found["workers"][0][0] == level
+        return {name: [finding for _, finding, _ in found[name]] for name in ("options", "workers")}
+
+    for worker in (old, reports, lost):
+        worker.wait_for_commands()
+    found = compared("tests.worker.shop_deploy_new", "problem", 1)
+    assert len(found["options"]) == 2
+    (unknown,) = (text for text in found["options"] if text.startswith(f"{lost.name} consumes the queue of"))
+    assert "deploy." in unknown
+    (other,) = (text for text in found["options"] if text.startswith(f"{old.name} has "))
+    assert other.endswith("and 8 more tasks, and this process exclusive=Exclusive('key', limit=2)"), other
+    (stranger,) = found["workers"]
+    assert stranger.startswith(f"{lost.name} consumes queue lab, and is no worker of this store")
+    lost.stop()
+    assert compared("tests.worker.shop_deploy_old", "ok", 0) == {"options": [ANY], "workers": [ANY]}
+
+
+@pytest.mark.proves("locks doctor")
+def test_a_setting_that_cannot_be_read_hides_no_other_finding(make_lab: Callable[..., Lab]):
+    found = examined(make_lab(), worker_pool="no_such_pool", code=1)
+    ((level, finding, _),) = found["settings"]
+    assert (level, "no_such_pool" in finding) == ("problem", True)
+    assert found["store"][0][0] == "ok"
 
 
 @pytest.mark.proves("locks doctor")

@@ -6,10 +6,9 @@ import time
 from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import closing
-from dataclasses import dataclass
 from secrets import token_hex
 from statistics import median
-from typing import TYPE_CHECKING, Any, Final, Literal
+from typing import TYPE_CHECKING, Final
 
 from celery.concurrency import get_implementation
 
@@ -19,6 +18,9 @@ from celery_exclusive.core.records import SECOND
 from celery_exclusive.display import duration, printable
 from celery_exclusive.errors import ExclusiveError, is_away
 from celery_exclusive.messages.namespace import own_broker
+from celery_exclusive.operate.check import Check
+from celery_exclusive.operate.consumers import Consumers
+from celery_exclusive.operate.states import tasks_with_options
 from celery_exclusive.options.key_text import absolute_key
 from celery_exclusive.seams import probe
 from celery_exclusive.seams.seam import PARTS
@@ -29,7 +31,6 @@ from celery_exclusive.worker.steps import own_record
 if TYPE_CHECKING:
     from celery_exclusive.services import Services
 
-Level = Literal["ok", "warning", "problem"]
 _TRIPS: Final = 5
 _APART: Final = 2.0
 """Seconds by which the clocks of the store and of this host may differ: `expires` and `eta` mean a host's."""
@@ -37,27 +38,7 @@ _PERIODS: Final = 10
 """Periods of the reaper without a sweep after which no worker sweeps."""
 _BROKER_WAIT: Final = 3
 """Seconds for which the broker may take to accept a connection."""
-_WORKERS_WAIT: Final = 1.0
-"""Seconds in which workers have to answer."""
 _NAMED: Final = 10
-_ROUTE: Final = ("queue", "exchange", "routing_key")
-"""The attributes of a task that decide its queue."""
-
-
-@dataclass(frozen=True, slots=True)
-class Check:
-    """A finding about one part of the installation.
-
-    * `level`: "ok", "warning" (should be mended) or "problem" (a promise is broken, or tasks stand still).
-    * `fix`: the next step; "" if there is none, or if the finding names it.
-    * `is_away`: the store does not answer.
-    """
-
-    name: str
-    level: Level
-    finding: str
-    fix: str = ""
-    is_away: bool = False
 
 
 def examine(services: Services) -> Iterator[Check]:
@@ -68,12 +49,22 @@ def examine(services: Services) -> Iterator[Check]:
     yield from _guarded("settings", _settings, services)
     yield from _guarded("fast parts", _parts, services)
     yield from _guarded("order", _order, services)
-    yield from _guarded("broker", _broker, services)
+    yield from (found := list(_guarded("broker", _broker, services)))
+    consumers = None
+    if found[-1].level == "ok" and not is_in_one_process(services.app.conf):
+        try:
+            consumers = Consumers.ask(services.app)
+        except Exception as error:  # noqa: BLE001 - some transports have no broadcast
+            yield Check("queues", "ok", f"workers cannot be asked over this broker: {_text_of(error)}")
+    if consumers:
+        yield from _guarded("queues", consumers.compare, services)
     for name, look in _OF_STORE.items():
         found = list(_guarded(name, look, services))
         yield from found
         if any(check.is_away for check in found):
             return
+    if consumers:
+        yield from _guarded("workers", consumers.compare_store, services)
 
 
 def _guarded(name: str, look: Callable[[Services], Iterator[Check]], services: Services) -> Iterator[Check]:
@@ -81,6 +72,12 @@ def _guarded(name: str, look: Callable[[Services], Iterator[Check]], services: S
         yield from look(services)
     except ExclusiveError as error:
         yield Check(name, "problem", str(error), is_away=is_away(error))
+    except Exception as error:  # noqa: BLE001 - an error of the project's settings hides no other finding
+        yield Check(name, "problem", f"this cannot be examined: {_text_of(error)}")
+
+
+def _text_of(error: Exception) -> str:
+    return printable(f"{type(error).__name__}: {error}")
 
 
 def _settings(services: Services) -> Iterator[Check]:
@@ -88,7 +85,7 @@ def _settings(services: Services) -> Iterator[Check]:
     found = [*services.installer.unknown_tasks(), *checks.setting_warnings(services)]
     yield from (Check("settings", "warning", text) for text in found)
     checks.refuse_unfit(services, get_implementation(services.app.conf.worker_pool))
-    count = len(_with_options(services))
+    count = len(tasks_with_options(services))
     if not found:
         yield Check("settings", "ok", f"{count} tasks have options, which pool, broker and store can keep")
 
@@ -107,7 +104,9 @@ def _parts(services: Services) -> Iterator[Check]:
 
 def _order(services: Services) -> Iterator[Check]:
     waits = [
-        option for task in _with_options(services) if (option := services.exclusive(task)) and option.has_line
+        option
+        for task in tasks_with_options(services)
+        if (option := services.exclusive(task)) and option.has_line
     ]
     counts = Counter(services.order(option) for option in waits)
     if services.orders_calls:
@@ -129,48 +128,10 @@ def _broker(services: Services) -> Iterator[Check]:
         with app.connection_for_read() as connection:
             connection.ensure_connection(max_retries=1, interval_start=0, timeout=_BROKER_WAIT)
     except Exception as error:  # noqa: BLE001 - each transport has its own errors
-        why = printable(f"{type(error).__name__}: {error}")
-        yield Check("broker", "problem", f"{name} does not answer: {why}", "start it, or correct broker_url")
+        text = f"{name} does not answer: {_text_of(error)}"
+        yield Check("broker", "problem", text, "start it, or correct broker_url")
         return
     yield Check("broker", "ok", f"{name} answers")
-    try:
-        found = app.control.inspect(timeout=_WORKERS_WAIT).active_queues() or {}
-    except Exception as error:  # noqa: BLE001 - some transports have no broadcast
-        why = printable(f"{type(error).__name__}: {error}")
-        yield Check("queues", "ok", f"workers cannot be asked over this broker: {why}")
-        return
-    yield from _queues(services, found)
-
-
-def _queues(services: Services, found: dict[str, list[dict[str, Any]]]) -> Iterator[Check]:
-    """Compare the queues of the tasks with the queues that workers consume."""
-    if not found:
-        text = "no worker has answered within a second"
-        yield Check("queues", "warning", text, "start a worker, or look at its log if one runs")
-        return
-    consumed = {queue["name"] for queues in found.values() for queue in queues}
-    without = dict[str, list[str]]()
-    for task in _with_options(services):
-        if (queue := _queue_of(services.app, task)) and queue not in consumed:
-            without.setdefault(queue, []).append(task.name)
-    for queue, names in without.items():
-        more = f" and {len(names) - 1} more tasks" if names[1:] else ""
-        text = f"no worker consumes queue {printable(queue)}, to which {printable(names[0])}{more} are sent"
-        yield Check(
-            "queues", "warning", text, f"start a worker with -Q {printable(queue)}, or correct task_routes"
-        )
-    if not without:
-        yield Check("queues", "ok", f"{len(found)} workers consume the queues of all tasks with options")
-
-
-def _queue_of(app: Any, task: Any) -> str | None:
-    """Return the queue of a task's calls. None: its route names an exchange, or depends on the call."""
-    named = {name: value for name in _ROUTE if (value := getattr(task, name, None)) is not None}
-    try:
-        queue = app.amqp.router.route(named, task.name).get("queue")
-    except Exception:  # noqa: BLE001 - a router of the project, which gets no arguments here
-        return None
-    return str(getattr(queue, "name", queue)) if queue else None
 
 
 def _speed(services: Services) -> Iterator[Check]:
@@ -254,9 +215,3 @@ _OF_STORE: Final = {
     "durability": _durability,
 }
 """The checks that ask the store. The last sweep is read before the store is checked."""
-
-
-def _with_options(services: Services) -> list[Any]:
-    """Return the tasks of the app that have options."""
-    tasks = services.app.tasks.values()
-    return [task for task in tasks if services.exclusive(task) or services.unique(task)]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from celery_exclusive.core.claim import worker_number
 from celery_exclusive.core.operations import Owner
@@ -127,6 +127,12 @@ def waiting_task(services: Services, key: str, place: Place, number: int) -> Wai
 def is_key_of(task: str, key: str) -> bool:
     """Whether a key belongs to this task alone, with any arguments."""
     return without_hash(key) == own_key(task, key[:1])
+
+
+def tasks_with_options(services: Services) -> list[Any]:
+    """Return the tasks of the app that have options."""
+    tasks = services.app.tasks.values()
+    return [task for task in tasks if services.exclusive(task) or services.unique(task)]
 
 
 def tasks_by_key(services: Services) -> dict[str, str]:

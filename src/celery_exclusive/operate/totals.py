@@ -7,7 +7,7 @@ from dataclasses import dataclass, fields
 from typing import TYPE_CHECKING, Final
 
 from celery_exclusive.core.records import NOT_BEGUN, SECOND
-from celery_exclusive.operate.states import task_of, tasks_by_key
+from celery_exclusive.operate.states import task_of, tasks_by_key, tasks_with_options
 from celery_exclusive.options.key_text import without_hash
 from celery_exclusive.stores.base import Snapshot, states
 
@@ -61,10 +61,8 @@ def totals(services: Services, most: int) -> dict[str, Totals]:
         StoreUnavailable: the store does not answer.
         ExclusiveError: it cannot list its keys.
     """
-    tasks = services.app.tasks
     by_key = tasks_by_key(services)
-    with_options = (name for name, task in tasks.items() if services.exclusive(task) or services.unique(task))
-    found = defaultdict[str, Totals](Totals, {name: Totals() for name in with_options})
+    found = defaultdict[str, Totals](Totals, {task.name: Totals() for task in tasks_with_options(services)})
     for key, snapshot in states(services.store, list(services.store.scan())):
         found[task_of(key, by_key) or _name_in(key)].add(_of(snapshot))
     ranked = sorted(found, key=lambda name: _rank(name, found[name]))

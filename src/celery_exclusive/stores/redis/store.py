@@ -28,6 +28,7 @@ from celery_exclusive.stores.base import (
     Snapshot,
     Times,
     as_repeated,
+    newer_version,
     older_version,
 )
 from celery_exclusive.stores.redis import address, protocol, scripts
@@ -60,7 +61,9 @@ _TIME = protocol.pack(("TIME",))
 _LEASES_PER_CALL = 500
 _PLACES_PER_CALL = 1000
 _NAMES_AT_START = 10_000
-"""The most names that are searched for locks of an older version: all would take too long."""
+"""The most names that are searched for locks of another version: all would take too long."""
+_OTHERS = {1: older_version, 3: newer_version}
+"""The other versions of these names whose locks are looked for: each newer format has the next number."""
 _SHARED = {"fence": "GET", "epoch": "GET", "due": "ZCARD"}
 """The names that all keys share, and a command that fails if another program has overwritten one."""
 _DAMAGE = ("WRONGTYPE", "MALFORMED", "attempt to", "bad argument")
@@ -92,7 +95,7 @@ class RedisStore:
         witness: Witness | None = None,
     ) -> None:
         self._witness = witness or Witness(f"{prefix}2:{{0}}:")
-        self._base, self._older = self._witness.base, f"{prefix}1:{{0}}:"
+        self._base, self._prefix = self._witness.base, prefix
         self._client: Server = client or self.connect(url)
         self.url, self.may_push = self._client.url, True
         self._replicas = self._client.replicas if isinstance(self._client, Client) else 0
@@ -345,22 +348,23 @@ class RedisStore:
         if self._replicas:
             self._client.ask("WAIT", 0, 1)  # raises if its user may not
         warnings = warnings_of(self._client, facts, self.url, self._replicas)
-        if self._has_older_locks():
-            warnings.append(older_version(self.url, f"{self._older}*"))
+        for version, warning in _OTHERS.items():
+            if self._has_locks(base := f"{self._prefix}{version}:{{0}}:"):
+                warnings.append(warning(self.url, f"{base}*"))
         return warnings
 
     def close(self) -> None:
         self._client.close()
 
-    def _has_older_locks(self) -> bool:
-        """Whether the database has a heartbeat, a line or leases of the first version.
+    def _has_locks(self, base: str) -> bool:
+        """Whether the database has a heartbeat, a line or leases of another version.
 
         A user without rights on these names, or a large database, may hide them.
         """
         with suppress(StoreUnavailable):
-            ask, older = self._client.ask, self._older
-            _, leases = ask("SCAN", 0, "MATCH", f"{older}l:*", "COUNT", _NAMES_AT_START)
-            return bool(leases or ask("GET", f"{older}broker") or ask("ZCARD", f"{older}due"))
+            ask = self._client.ask
+            _, leases = ask("SCAN", 0, "MATCH", f"{literal(base)}l:*", "COUNT", _NAMES_AT_START)
+            return bool(leases or ask("GET", f"{base}broker") or ask("ZCARD", f"{base}due"))
         return False
 
     def _check_own_names(self) -> None:

@@ -1,0 +1,138 @@
+"""Compares the workers that answer over the broker with this process: queues, options of tasks, and store."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Final
+
+from celery_exclusive.display import printable
+from celery_exclusive.operate.check import Check
+from celery_exclusive.operate.states import tasks_with_options
+
+if TYPE_CHECKING:
+    from celery_exclusive.services import Services
+
+_WAIT: Final = 1.0
+"""Seconds in which workers have to answer."""
+_ROUTE: Final = ("queue", "exchange", "routing_key")
+"""The attributes of a task that decide its queue."""
+_OPTIONS: Final = ("exclusive", "unique")
+"""The attributes of a task that are its options."""
+
+
+@dataclass(frozen=True, slots=True)
+class Consumers:
+    """The workers that have answered, by their names.
+
+    * `queues`: the queues that each consumes.
+    * `options`: the tasks that each knows, with their options as a text.
+    * `pids`: the main process of each.
+    """
+
+    queues: Mapping[str, set[str]]
+    options: Mapping[str, Mapping[str, str]]
+    pids: Mapping[str, int]
+
+    @classmethod
+    def ask(cls, app: Any) -> Consumers:
+        """Ask all workers. A transport without broadcast raises an error of its own."""
+        queues = app.control.inspect(timeout=_WAIT).active_queues() or {}
+        found: tuple[Any, Any] = {}, {}
+        if queues:
+            known = app.control.inspect([*queues], timeout=_WAIT)  # comes back with the last answer
+            found = known.registered(*_OPTIONS) or {}, known.stats() or {}
+        return cls(
+            {worker: {queue["name"] for queue in its} for worker, its in queues.items()},
+            {worker: dict(_name_and_options(text) for text in its) for worker, its in found[0].items()},
+            {worker: its["pid"] for worker, its in found[1].items()},
+        )
+
+    def compare(self, services: Services) -> Iterator[Check]:
+        """Yield the findings about queues and options."""
+        if not self.queues:
+            text = "no worker has answered within a second"
+            yield Check("queues", "warning", text, "start a worker, or look at its log if one runs")
+            return
+        yield from self._compare_queues(services)
+        yield from self._compare_options(services)
+
+    def compare_store(self, services: Services) -> Iterator[Check]:
+        """Yield a finding about each worker that takes tasks with options and uses no locks, or others."""
+        if not services.store.capabilities.listing:
+            return
+        known = {(it.nodename, it.pid) for its in services.store.workers().values() for it in its}
+        queues = {_queue_of(services.app, task) for task in tasks_with_options(services)}
+        strangers = [
+            (worker, taken[0])
+            for worker, pid in self.pids.items()
+            if (worker, pid) not in known and (taken := sorted(self.queues[worker] & queues))
+        ]
+        for worker, queue in strangers:
+            text = (
+                f"{printable(worker)} consumes queue {printable(queue)}, and is no worker of this store: its "
+                "tasks may run beside tasks of other workers"
+            )
+            fix = "give it the exclusive_store and exclusive_prefix of the others, and install() for its app"
+            yield Check("workers", "problem", text, fix)
+        if not strangers:
+            yield Check("workers", "ok", "all that have answered use this store and exclusive_prefix")
+
+    def _compare_queues(self, services: Services) -> Iterator[Check]:
+        without = defaultdict[str, list[str]](list)
+        for task in tasks_with_options(services):
+            queue = _queue_of(services.app, task)
+            if queue and not any(queue in its for its in self.queues.values()):
+                without[queue].append(task.name)
+        for queue, names in without.items():
+            text = f"no worker consumes queue {printable(queue)}, to which {_first(names)} are sent"
+            fix = f"start a worker with -Q {printable(queue)}, or correct task_routes"
+            yield Check("queues", "warning", text, fix)
+        if not without:
+            text = f"{len(self.queues)} workers consume the queues of all tasks with options"
+            yield Check("queues", "ok", text)
+
+    def _compare_options(self, services: Services) -> Iterator[Check]:
+        """Compare the tasks that each worker gets with the tasks here: this process stands for publishers."""
+        own = [(it.name, _options_of(it), _queue_of(services.app, it)) for it in services.app.tasks.values()]
+        found = list[str]()
+        for worker, theirs in self.options.items():
+            told = printable(worker)
+            mine = {name: text for name, text, queue in own if queue in self.queues[worker]}
+            if unknown := [name for name, text in mine.items() if text and name not in theirs]:
+                found.append(f"{told} consumes the queue of {_first(unknown)}, and does not know the task")
+            if others := [name for name, text in mine.items() if theirs.get(name, text) != text]:
+                here, there = (printable(its[others[0]]) or "no options" for its in (mine, theirs))
+                found.append(f"{told} has {there} for {_first(others)}, and this process {here}")
+        fix = "run one release of the code everywhere: see docs/deploys.md"
+        yield from (Check("options", "warning", text, fix) for text in found)
+        if not found:
+            yield Check(
+                "options", "ok", "the workers have the options of this process for the tasks that they get"
+            )
+
+
+def _queue_of(app: Any, task: Any) -> str | None:
+    """Return the queue of a task's calls. None: its route names an exchange, or depends on the call."""
+    named = {name: value for name in _ROUTE if (value := getattr(task, name, None)) is not None}
+    try:
+        queue = app.amqp.router.route(named, task.name).get("queue")
+    except Exception:  # noqa: BLE001 - a router of the project, which gets no arguments here
+        return None
+    return str(getattr(queue, "name", queue)) if queue else None
+
+
+def _options_of(task: Any) -> str:
+    """Return the options of a task as a worker describes them to `inspect registered`."""
+    given = {name: getattr(task, name, None) for name in _OPTIONS}
+    return " ".join(f"{name}={option}" for name, option in given.items() if option is not None)
+
+
+def _name_and_options(text: str) -> tuple[str, str]:
+    name, _, options = text.partition(" [")
+    return name, options.removesuffix("]")
+
+
+def _first(names: Sequence[str]) -> str:
+    return printable(names[0]) + (f" and {len(names) - 1} more tasks" if names[1:] else "")
