@@ -1,5 +1,6 @@
 PYTHON ?= python3
 ARGS ?=
+SITE ?= site
 BIN := .venv/bin
 RUN := PATH="$(CURDIR)/$(BIN):$$PATH" $(BIN)/
 
@@ -14,7 +15,7 @@ LEVEL_postgres := stores postgres
 LEVEL_mariadb := stores mariadb
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-fast test-all compiled check matrix flake standstill timetable lock bench
+.PHONY: help demo test test-fast test-all compiled check docs dist matrix flake standstill timetable lock bench
 
 help: ## this text
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-10s %s\n", $$1, $$2 }' Makefile
@@ -58,6 +59,18 @@ check: ## format, lint, words, types, layers
 	@$(BIN)/mypy
 	@$(RUN)basedpyright
 	@$(BIN)/lint-imports
+
+# A page that was read before would hide its warnings.
+docs: ## build the site in site/, with search and the API: open site/index.html, no web server is needed
+	@$(PYTHON) scripts/bootstrap docs
+	@rm -rf $(SITE)
+	@$(BIN)/python -m sphinx --fail-on-warning --keep-going --quiet docs $(SITE)
+	@rm -r $(SITE)/.doctrees
+
+dist: ## build the sdist and the wheel in dist/, whose README links to the site
+	@$(PYTHON) scripts/bootstrap demo
+	@rm -rf dist
+	@$(RUN)python scripts/dist
 
 matrix: ## the worker suite on each Python and Celery, over an hour: [ARGS='-p 3.12 -t celery-5.4']
 	@$(PYTHON) scripts/bootstrap dev

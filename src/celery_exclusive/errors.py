@@ -15,6 +15,23 @@ from typing import Any
 
 from celery_exclusive.display import escaped, printable
 
+__all__ = [
+    "Conflict",
+    "DuplicateTask",
+    "ExclusiveError",
+    "LeaseLost",
+    "LeaseUnconfirmed",
+    "LockHeld",
+    "NoLease",
+    "NoOptions",
+    "NotDone",
+    "OptionError",
+    "StoreError",
+    "StoreRefused",
+    "StoreUnavailable",
+    "UnreadableKey",
+]
+
 
 class ExclusiveError(Exception):
     """Base of every error that this library raises: `except ExclusiveError` catches them all."""

@@ -137,7 +137,7 @@ def cancel(id: str, *, reason: str = "cancelled", app: Any = None) -> bool:
         app: as for `why`.
 
     Returns:
-        Whether it waited. A running task is not touched: `result.revoke(terminate=True)` ends it.
+        Whether it waited. A running task is not touched, and `result.revoke(terminate=True)` ends it.
 
     Raises:
         OptionError: `id` is no string, or the app has no locks.

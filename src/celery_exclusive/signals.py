@@ -21,6 +21,8 @@ from celery.utils.dispatch import Signal
 
 from celery_exclusive.reasons import Reason
 
+__all__ = ["KINDS", "Kind", "LockOutcome", "lock_outcome"]
+
 Kind = Literal[
     "acquired",
     "released",
@@ -86,6 +88,7 @@ class LockOutcome:
 
 
 lock_outcome: Final = Signal(name="lock_outcome", providing_args=["outcome"])
+"""Sent for each outcome of a task, or of a `lock()`, at its key, with a `LockOutcome` as `outcome`."""
 
 
 def send(outcome: LockOutcome) -> None:

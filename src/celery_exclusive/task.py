@@ -198,7 +198,7 @@ class TaskMixin:
 
     @property
     def lease(self) -> Lease:
-        """The lease of this run: the lease of its lock, or without `exclusive=` the lease of its unique key.
+        """The lease that this run holds on its lock, or without `exclusive=` on its unique key.
 
         The lock is held until callbacks and hooks have run, a unique key until the body has ended: after
         that, `check()` of its lease raises LeaseLost.
@@ -294,7 +294,7 @@ class TaskMixin:
             headers: as for `lock_state`.
 
         Returns:
-            The former holders: none, unless by force, or if a unique task had not begun.
+            The former holders. There are none, unless by force, or if a unique task had not begun.
 
         Raises:
             LockHeld: a running task holds it, and `force` is not set; nothing was changed.

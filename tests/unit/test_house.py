@@ -29,7 +29,7 @@ def test_the_package_needs_celery_and_nothing_else():
     assert {re.split(r"[<>=!]", line)[0] for line in always} == {"celery", "billiard"}
 
 
-@pytest.mark.parametrize("level", ["demo", "dev"])
+@pytest.mark.parametrize("level", ["demo", "docs", "dev"])
 def test_the_lock_works_with_any_mirror(level: str):
     text = (ROOT / f"requirements/{level}.txt").read_text()
     assert PIN.findall(text)

@@ -27,6 +27,8 @@ from celery_exclusive.signals import lock_outcome
 if TYPE_CHECKING:
     from celery_exclusive.signals import LockOutcome
 
+__all__ = ["ExclusiveInstrumentor"]
+
 _NAME = "celery_exclusive"
 _BOUNDARIES = (0.01, 0.05, 0.1, 0.5, 1, 5, 10, 30, 60, 300, 600, 1800, 3600)
 """Seconds: the default boundaries of a histogram are for milliseconds."""

@@ -26,6 +26,8 @@ from celery_exclusive.operate.totals import Totals, totals
 from celery_exclusive.services import Services, services_of
 from celery_exclusive.system.deadline import deadline
 
+__all__ = ["LockCollector"]
+
 MOST_TASKS: Final = 200
 """The most values of the label `task`, besides "other"."""
 _QUICK: Final = 2.0

@@ -49,7 +49,7 @@ class Exclusive(Option):
             OptionError, and a message with more fails.
         key: an absolute key instead of `by`, shared by all tasks that give the same string: a template over
             the arguments ("repo:{project_id}", "repo:{project.pk}"), or a function that is called like the
-            task and returns the string. A function with other parameters and **kwargs gets all arguments by
+            task and returns the string. A function with other parameters and `**kwargs` gets all arguments by
             name. A keyword-only parameter `headers` gets the headers of the message. A template shows values
             as strings: 17 and "17" have one key, as None and "None" do.
         limit: how many may run at once per key, an int from 1. Default 1.

@@ -16,6 +16,8 @@ from celery_exclusive.options.values import option_of_call
 from celery_exclusive.stores.base import Snapshot
 from celery_exclusive.stores.memory import MemoryStore
 
+__all__ = ["LockStore"]
+
 _numbers = count()
 
 

@@ -9,6 +9,8 @@ import pytest
 if TYPE_CHECKING:
     from celery_exclusive.testing.lock_store import LockStore
 
+__all__ = ["lock_store"]
+
 
 def pytest_configure(config: pytest.Config) -> None:
     """Register the marks of the conformance kit: each of its tests may say what it promises."""
