@@ -27,7 +27,7 @@ from celery_exclusive.core.operations import (
 from celery_exclusive.core.records import NEVER, SECOND, reach
 from celery_exclusive.core.step import step
 from celery_exclusive.errors import StoreRefused
-from celery_exclusive.stores.base import TASKS_PER_PAGE, Page
+from celery_exclusive.stores.base import TASKS_PER_PAGE, Page, Snapshot
 from celery_exclusive.stores.sql import statements, transaction
 from celery_exclusive.stores.sql.server import ServerStore
 from celery_exclusive.stores.sql.transaction import Transaction
@@ -535,3 +535,20 @@ def test_a_message_may_have_megabytes(store: ServerStore) -> None:
     assert isinstance(store.apply("key", take("b", message=message)).answer, Parked)
     (wake,) = store.apply("key", give("a")).wake
     assert wake.message == message
+
+
+@pytest.mark.promise(
+    "A look at a key in a database shows the state at one instant: no data are younger than its time",
+    broke="MariaDB: a snapshot made by the first read, after the clock was read",
+)
+def test_a_look_shows_no_lease_that_was_granted_after_its_time(
+    store: ServerStore, other: ServerStore
+) -> None:
+    def look(transaction: Transaction) -> Snapshot:
+        other.apply("key", take("a"))
+        return transaction.inspect("key")
+
+    store.apply("key", take("b"))
+    store.apply("key", give("b"))
+    assert store.transact(look, writes=False).holders == ()
+    assert [owner.id for owner in store.inspect("key").holders] == ["a"]

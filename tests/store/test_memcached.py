@@ -26,6 +26,7 @@ from celery_exclusive.core.operations import (
 from celery_exclusive.core.records import SECOND
 from celery_exclusive.errors import ExclusiveError, OptionError, StoreRefused, StoreUnavailable, UnreadableKey
 from celery_exclusive.stores.base import open_store
+from celery_exclusive.stores.document_store import Change
 from celery_exclusive.stores.memcached.client import Client
 from celery_exclusive.stores.memcached.store import MemcachedStore
 from tests.memcached import MemcachedServer
@@ -239,6 +240,29 @@ def test_a_write_whose_answer_is_lost_is_done_once(
         store.apply("key", take("a"))
         proxy.lose(b"ms ")
         assert store.renew([("key", Renew("a", "token of a", 3 * LIFE))]) == [True]
+
+
+class Overtaken(MemcachedStore):
+    """A store whose first write comes after the same write by another client."""
+
+    def swap(self, key: str, version: int, change: Change) -> bool:
+        if not self.is_overtaken:
+            self.is_overtaken = True
+            with closing(open_store(self.url)) as other:
+                assert other.apply(key, give("a")).answer == Applied(True)
+        return super().swap(key, version, change)
+
+    is_overtaken = False
+
+
+@pytest.mark.promise(
+    "Of two clients of memcached that release one lease at the same instant one has released it",
+    broke="a write of the other client taken for the own one, since both wrote the same",
+)
+def test_a_lease_is_released_by_one_of_two_clients(memcached_url: str) -> None:
+    with closing(open_store(memcached_url)) as store, closing(Overtaken(memcached_url)) as late:
+        store.apply("key", take("a"))
+        assert late.apply("key", give("a")).answer == Applied(False)
 
 
 @pytest.mark.proves("memcached, outage")

@@ -10,6 +10,7 @@ import pytest
 from celery_exclusive.core.operations import Applied, Granted, Held, Release, Remove, Stale
 from celery_exclusive.core.records import SECOND
 from celery_exclusive.stores.base import open_store
+from celery_exclusive.stores.document_store import Change
 from celery_exclusive.stores.memory import MemoryStore
 from tests.store.operations import take
 
@@ -84,3 +85,43 @@ def test_a_cleared_store_has_another_epoch_and_growing_fences(store: MemoryStore
     assert isinstance(after, Granted)
     assert after.fence > before.fence
     assert store._memory.epoch != epoch
+
+
+class Overtaken(MemoryStore):
+    """A store whose first write with a message to wake is followed at once by the removal of that message."""
+
+    def swap(self, key: str, version: int, change: Change) -> bool:
+        is_written = super().swap(key, version, change)
+        if change.transition.wake:
+            MemoryStore(self.url).apply(key, Remove("b"))
+        return is_written
+
+
+@pytest.mark.promise(
+    "A store that runs `step` answers with the messages of the instant of its step, whatever is done next",
+    broke="messages read after the swap",
+)
+def test_a_message_that_is_removed_after_the_step_is_woken_with_what_it_was() -> None:
+    store = Overtaken(f"memory://{next(numbers)}")
+    store.apply("key", take("a"))
+    store.apply("key", take("b"))
+    (wake,) = store.apply("key", Release("a", "token of a")).wake
+    assert (wake.id, wake.message) == ("b", b"message")
+    assert store.inspect("key").waiting == 0
+
+
+@pytest.mark.promise(
+    "The memory store reads its clock when no other thread can change its data",
+    broke="the clock read before the lock is taken",
+)
+def test_the_clock_is_read_under_the_lock(store: MemoryStore) -> None:
+    was_locked = []
+
+    def clock() -> int:
+        was_locked.append(store._memory.lock.locked())
+        return 1
+
+    store.clock = clock
+    store.apply("key", take("a"))
+    store.reap()
+    assert all(was_locked)

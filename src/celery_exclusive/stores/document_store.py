@@ -243,12 +243,16 @@ class DocumentStore(ABC):
         change = self.change(operation, loaded)
         transition, epoch = change.transition, loaded.document.epoch
         is_unchanged = isinstance(operation, Renew) and transition.answer == Applied(False)
+        # Read before the swap: after it another operation may remove a message, or replace it.
+        messages = self.messages(key, transition.wake) if transition.wake else {}
         if not (is_unchanged or self.swap(key, loaded.version, change)):
             return None
         aside = tuple((key, id) for id in transition.aside)
         if not transition.wake:
             return Reply(transition.answer, aside=aside)
-        messages, waiting = self.messages(key, transition.wake), change.counts()[0]
+        waiting = change.counts()[0]
+        if change.message is not None:
+            messages = {**messages, change.id: change.message}
         entries = change.known | {entry.id: entry for entry in transition.entries}
         woken = (id for id in transition.wake if id in messages)
         wake = tuple(Wake(key, id, messages[id], epoch, waiting, entries[id].deaths) for id in woken)

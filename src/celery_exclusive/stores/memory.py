@@ -114,8 +114,9 @@ class MemoryStore(DocumentStore):
         self._memory = _memories.setdefault((url, prefix), _Memory())
 
     def load(self, key: str, ids: tuple[str, ...] = (), limit: int = 1, *, replaces: bool = False) -> Loaded:
-        memory, now, id = self._memory, self.clock(), next(iter(ids), "")
+        memory, id = self._memory, next(iter(ids), "")
         with memory.lock:
+            now = self.clock()  # a thread may have waited for the lock
             kept = memory.keys.get(key) or _Key(version=memory.version)
             first, held = kept.first_holders(ids, now), len(kept.holders)
             holders, unread, unread_expiry = readable(first, held, ids, now)
@@ -185,8 +186,9 @@ class MemoryStore(DocumentStore):
             return {id: kept.messages[id] for id in ids if id in kept.messages}
 
     def due(self, limit: int, every: int) -> list[str] | None:
-        memory, now = self._memory, self.clock()
+        memory = self._memory
         with memory.lock:
+            now = self.clock()
             if memory.reaped <= now < memory.reaped + every:  # not after a clock that went back
                 return None
             memory.reaped = now

@@ -33,11 +33,15 @@ _CODES = frozenset({b"VA", b"HD", b"EN", b"NS", b"EX", b"NF", b"STAT", b"END"})
 
 
 class Answer(NamedTuple):
-    """The answer to a meta command: its code, its flags by their letter, and the value if it has one."""
+    """The answer to a meta command: its code, its flags by their letter, and the value if it has one.
+
+    `is_repeated`: the command was sent twice, so the server may have executed it before it gave this answer.
+    """
 
     code: bytes
     flags: dict[str, str]
     value: bytes | None
+    is_repeated: bool = False
 
 
 class _Connection(NamedTuple):
@@ -63,11 +67,16 @@ class Client:
         If the first answer is lost, they are sent again, although the server may have executed them.
         """
         parts = (commands[start : start + _AT_ONCE] for start in range(0, len(commands), _AT_ONCE))
-        return [answer for part in parts for answer in self._exchange(part, partial(_read_all, len(part)))]
+        found = (self._exchange(part, partial(_read_all, len(part))) for part in parts)
+        return [
+            answer._replace(is_repeated=True) if is_repeated else answer
+            for answers, is_repeated in found
+            for answer in answers
+        ]
 
     def statistics(self, *of: bytes) -> dict[str, str]:
         """Return the statistics of the server."""
-        lines = self._exchange(
+        lines, _ = self._exchange(
             [b" ".join((b"stats", *of))], lambda reader: [*iter(partial(_line, reader), b"END")]
         )
         found = (line.decode(errors="replace").split(" ", 2) for line in lines)
@@ -77,15 +86,19 @@ class Client:
         """Disconnect; the next call connects again."""
         self._idle.clear()
 
-    def _exchange(self, commands: Sequence[bytes], read: Callable[[BinaryIO], T]) -> T:
-        """Do one round trip; a second one on a new connection if the old one was dropped."""
+    def _exchange(self, commands: Sequence[bytes], read: Callable[[BinaryIO], T]) -> tuple[T, bool]:
+        """Do one round trip; a second one on a new connection if the old one was dropped.
+
+        Return what was read, and whether the commands were sent twice.
+        """
+        connection = self._idle.pop()
         try:
-            if connection := self._idle.pop():
+            if connection:
                 try:
-                    return self._try(connection, commands, read)
+                    return self._try(connection, commands, read), False
                 except ConnectionError:
                     self.close()  # a server that dropped one has dropped all of them
-            return self._try(self._connect(), commands, read)
+            return self._try(self._connect(), commands, read), connection is not None
         except (OSError, ValueError) as error:  # ValueError: not a host name, an error, or not an answer
             text = str(error) or type(error).__name__
             hint = next((hint for word, hint in _HINTS.items() if word in text), "")

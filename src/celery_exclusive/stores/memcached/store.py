@@ -106,7 +106,7 @@ class MemcachedStore(DocumentStore):
             tombstone = self._tombstone(key, change.id)
             commands.insert(0, _set(tombstone, to_bytes(token), life, _seconds(now)))
         *_, answer = self._client.ask(commands)
-        return answer.code == b"HD" or self._is_written(key, change)
+        return answer.code == b"HD" or (answer.is_repeated and self._is_written(key, change))
 
     def renew(self, leases: Sequence[tuple[str, Renew]]) -> list[bool]:
         """Renew any number of leases in two round trips, and one by one those that were written meanwhile."""
@@ -226,7 +226,7 @@ class MemcachedStore(DocumentStore):
             )
 
     def _is_written(self, key: str, change: Change) -> bool:
-        """Whether the write was executed though its answer says otherwise: an earlier answer may be lost."""
+        """Whether the first request was executed, whose answer was lost: the second one says otherwise."""
         (found,) = self._client.ask([b"mg %b v" % self._lock(key)])
         return found.value == _text(key, change.transition.document)
 

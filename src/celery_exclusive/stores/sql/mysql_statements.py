@@ -26,7 +26,8 @@ BEGIN = _on_clock("SET wait_timeout = 3; START TRANSACTION; SELECT CLOCK")
 """A client that stands still in a transaction is disconnected after so many seconds."""
 
 BEGIN_READING = _on_clock("""SET wait_timeout = 3; SET TRANSACTION ISOLATION LEVEL REPEATABLE READ;
-START TRANSACTION READ ONLY; SELECT CLOCK""")
+START TRANSACTION WITH CONSISTENT SNAPSHOT, READ ONLY; SELECT CLOCK""")
+"""The data are not younger than the time, else a lease that has ended meanwhile would seem to live."""
 
 GRANT = _on_clock("""INSERT INTO exclusive2_lock
     (namespace, `key`, version, ends, fence, due, waiting, aside, behind, document)
