@@ -17,7 +17,7 @@ from click.testing import Result
 from redis.exceptions import ConnectionError  # noqa: A004 - as redis-py calls it
 
 from celery_exclusive import Debounce, Exclusive, Unique, locks
-from celery_exclusive.core.operations import Enqueue, Release
+from celery_exclusive.core.operations import Enqueue, Release, Stale
 from celery_exclusive.operate import dropping
 from celery_exclusive.operate.saved import SavedFile
 from tests.cli.conftest import Desk
@@ -122,6 +122,27 @@ def test_a_second_put_puts_no_task_twice(desk: Desk, tmp_path: Path) -> None:
     assert len(waiting(desk)) == 2
 
 
+@pytest.mark.promise(
+    "A part of the dropped tasks is put, and the same command puts the next part, until none is left",
+    broke="the limit is ignored; tasks that were put before count; `--again` is accepted beside it",
+)
+def test_put_with_a_limit_puts_the_tasks_in_parts(desk: Desk, tmp_path: Path) -> None:
+    results = [call(desk, n) for n in range(5)]
+    file = str(tmp_path / "f")
+    drop(desk, KEY, file=tmp_path / "f")
+    done = desk.run("put", file, "--limit", "2")
+    assert (done.exit_code, done.stdout.splitlines()) == (
+        0,
+        ["2 tasks put", "3 remain in the file: the same command puts the next ones"],
+    )
+    assert waiting(desk) == [result.id for result in results[:2]]
+    refused = desk.run("put", file, "--limit", "2", "--again")
+    assert (refused.exit_code, "takes no --limit" in refused.stderr) == (2, True)
+    parts = [as_json(desk.run("put", file, "--limit", "2", "--json"))["put"] for _ in range(3)]
+    assert parts == [2, 1, 0]
+    assert waiting(desk) == [result.id for result in results]
+
+
 def test_a_line_moves_to_another_store(desk: Desk, make_desk: Callable[..., Desk], tmp_path: Path) -> None:
     results = [call(desk, n) for n in range(2)]
     drop(desk, KEY, file=tmp_path / "f")
@@ -131,6 +152,28 @@ def test_a_line_moves_to_another_store(desk: Desk, make_desk: Callable[..., Desk
     done = other.run("put", str(tmp_path / "f"))
     assert done.exit_code == 0, done.output
     assert waiting(other) == [result.id for result in results]
+
+
+@pytest.mark.promise(
+    "A late copy of a dropped message does not run beside its task that was put into another store",
+    broke="`put` does not make the old message obsolete in the new store: the copy joins the line there",
+)
+def test_a_late_copy_of_a_task_that_was_put_into_another_store_does_not_run(
+    desk: Desk, make_desk: Callable[..., Desk], tmp_path: Path
+) -> None:
+    result = call(desk, 1)
+    drop(desk, KEY, file=tmp_path / "f")
+    (saved,) = (record["saved"] for record in records(tmp_path / "f") if "saved" in record)
+    other = make_desk(result_backend="cache+memory://")
+    add_tasks(other)
+    other.acquire(KEY, "holder/1")
+    other.acquire(KEY, saved, promoted="of the old store", message=b"a copy that comes before")
+    assert waiting(other) == [result.id]
+    assert as_json(other.run("put", str(tmp_path / "f"), "--json"))["put"] == 1
+    for redelivered in (False, True):
+        copy = other.acquire(KEY, saved, promoted="of the old store", redelivered=redelivered, message=b"")
+        assert copy.answer == Stale()
+    assert waiting(other) == [result.id]
 
 
 def test_a_unique_key_is_free_after_a_drop_and_taken_by_put_unless_it_is_held(

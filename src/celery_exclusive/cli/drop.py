@@ -94,15 +94,17 @@ def drop(
             raise click.Abort
     with (
         _can_be_repeated(),
-        SavedFile(to, services.settings.exclusive_prefix) if to else nullcontext() as file,
+        SavedFile(to, services.settings.exclusive_prefix, services.store.epoch())
+        if to
+        else nullcontext() as file,
     ):
         dropper = Dropper(services, file)
         if finished := dropper.finish():
             click.echo(f"completed an earlier drop of {finished} tasks", err=True)
-        show = _progress(found.count)
-        for key, places in found.places():
-            dropper.drop(key, places)
-            show(dropper.dropped + dropper.left - finished)
+        with _progress(found.count) as show:
+            for key, places in found.places():
+                dropper.drop(key, places)
+                show(dropper.dropped + dropper.left - finished)
     problems = [*found.problems, *dropper.problems]
     if as_json:
         result = {"dropped": dropper.dropped, "left": dropper.left, "file": to and str(to)}
@@ -117,10 +119,13 @@ def drop(
 
 @click.command
 @click.argument("file", type=click.Path(exists=True, dir_okay=False, path_type=Path))
+@click.option(
+    "--limit", type=click.IntRange(min=1), help="Put only so many: the same command puts the next ones."
+)
 @click.option("--again", is_flag=True, help="Also the tasks that were put before: they run once more.")
 @click.option("--json", "as_json", is_flag=True, help="Print the result as a JSON object.")
 @click.pass_obj
-def put(obj: CLIContext, file: Path, *, again: bool, as_json: bool) -> None:
+def put(obj: CLIContext, file: Path, *, limit: int | None, again: bool, as_json: bool) -> None:
     """Publish the tasks of a FILE of `locks drop` again, with their ids, at the end of their lines.
 
     The store and the broker are the ones of the app, which may be others than at the drop. A unique key
@@ -128,22 +133,28 @@ def put(obj: CLIContext, file: Path, *, again: bool, as_json: bool) -> None:
 
     FILE notes which tasks were put, so the same command puts none twice, and continues if it was killed.
 
-    Exit code: 0 if all tasks were put, now or before, 1 if some were not.
+    Exit code: 0 if all tasks were put, now or before, or as many as --limit says, 1 if some were not.
     """
+    if limit and again:
+        raise click.UsageError("--again starts at the first task of FILE each time, so it takes no --limit")
     services = app_services(obj)
     counts = Counter[Outcome]()
     with _can_be_repeated(), SavedFile(file) as saved:
         putter = Putter(services, saved, again=again)
-        show = _progress(len(saved.fates))
-        for outcome in putter.put_all():
-            counts[outcome] += 1
-            show(counts.total())
+        with _progress(len(saved.fates)) as show:
+            for outcome in putter.put_all():
+                counts[outcome] += 1
+                show(counts.total())
+                if counts["put"] == limit:
+                    break
     if as_json:
         click.echo(json.dumps({**{name: counts[name] for name in _WORDS}, "problems": putter.problems}))
     else:
         for outcome, words in _WORDS.items():
             if counts[outcome] or outcome == "put":
                 click.echo(f"{counts[outcome]} {words}")
+        if counts["put"] == limit and (rest := Counter(saved.fates.values())["ended"]):
+            click.echo(f"{rest} remain in the file: the same command puts the next ones")
         _show_problems(putter.problems)
     sys.exit(bool(counts["held"] + counts["damaged"] + counts["unfinished"]))
 
@@ -221,16 +232,21 @@ def _show(found: Found, *, as_json: bool = False, err: bool = False) -> None:
     _show_problems(found.problems)
 
 
-def _progress(count: int) -> Callable[[int], None]:
-    """Return a function that shows on a terminal how many tasks of these are done."""
+@contextmanager
+def _progress(count: int) -> Iterator[Callable[[int], None]]:
+    """Give a function that shows on a terminal how many tasks of these are done."""
     if not sys.stderr.isatty():
-        return noop
+        yield noop
+        return
 
     def show(done: int) -> None:
         if done % _EVERY == 0 or done >= count:
-            click.echo(f"\r{done:,} of {count:,}", err=True, nl=done >= count)
+            click.echo(f"\r{done:,} of {count:,}", err=True, nl=False)
 
-    return show
+    try:
+        yield show
+    finally:
+        click.echo(err=True)
 
 
 def _show_problems(problems: list[str]) -> None:

@@ -8,7 +8,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Literal
 
 from celery_exclusive.core.claim import WINDOW, first_task_id, publish_claim_id, task_id
-from celery_exclusive.core.operations import AcquireAlone, Answer, Applied, Enqueue, Held, Stale
+from celery_exclusive.core.operations import AcquireAlone, Answer, Applied, Enqueue, Held, Remove, Stale
 from celery_exclusive.core.publishing import PHASES
 from celery_exclusive.messages.header import HEADER, Header
 from celery_exclusive.messages.namespace import keep_namespace, own_broker
@@ -43,6 +43,8 @@ class Putter:
         self._republisher = Republisher(services.app, own_connection=True)
         self._declared: set[str] = set()
         self._epoch = services.store.epoch()
+        here = (services.settings.exclusive_prefix, self._epoch)
+        self._is_elsewhere = (file.prefix, file.epoch) != here
         self.problems: list[str] = []
 
     def put_all(self) -> Iterator[Outcome]:
@@ -90,6 +92,8 @@ class Putter:
         header = header.as_put(*self._salt, store=header.store and self._epoch)
         stored = replace(stored, headers={**stored.headers, HEADER: header.write()})
         claim, store = header.claim_id(id), self.services.store
+        if self._is_elsewhere and store.capabilities.line:  # a queue may have copies of it
+            store.apply(saved.key, Remove(saved.id, "superseded"))
         if header.unique and header.unique[0] == saved.key and header.unique[1] == WINDOW:
             wait_again(self.services, id)
             reply = store.apply(saved.key, Enqueue(claim, stored.dump(), waits=(0, 0)))

@@ -1,8 +1,9 @@
 """The file of dropped tasks: their whole messages, and what became of each one, a JSON object per line.
 
-The first line names the version of the file, its token and its namespace. `saved` has a message. `ended`:
-its task was removed from the line and ended as REVOKED. `left`: its task had left the line before, so it
-runs or has run. `put`: its message was published again. The last of these lines about an id counts.
+The first line names the version of the file, its token, its namespace and the epoch of its store. `saved`
+has a message. `ended`: its task was removed from the line and ended as REVOKED. `left`: its task had left
+the line before, so it runs or has run. `put`: its message was published again. The last of these lines about
+an id counts.
 """
 
 from __future__ import annotations
@@ -44,6 +45,7 @@ class SavedFile:
 
     Parameters:
         prefix: the namespace of the tasks. None: the file must exist.
+        epoch: the epoch of the store that the tasks leave.
 
     Raises:
         ExclusiveError: the file is no file of dropped tasks, has another version or namespace, or another
@@ -51,13 +53,13 @@ class SavedFile:
         OSError: it cannot be read or written.
     """
 
-    def __init__(self, path: Path, prefix: str | None = None) -> None:
+    def __init__(self, path: Path, prefix: str | None = None, epoch: str = "") -> None:
         if path.exists() and not path.is_file():  # as /dev/null, which would get the rights of the file
             raise ExclusiveError(f"{path} keeps nothing, since it is no ordinary file: name another one")
         self.path = path
         self._file: BinaryIO = path.open("r+b" if prefix is None else "a+b")
         try:
-            self._open(prefix)
+            self._open(prefix, epoch)
         except BaseException:
             self._file.close()
             raise
@@ -94,13 +96,13 @@ class SavedFile:
             except (KeyError, TypeError, ValueError):
                 yield f"line {number} of {self.path} is damaged"
 
-    def _open(self, prefix: str | None) -> None:
+    def _open(self, prefix: str | None, epoch: str) -> None:
         try:
             fcntl.flock(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError as error:
             raise ExclusiveError(f"another process uses {self.path}: wait for its end") from error
         if prefix is not None and not self._file.seek(0, os.SEEK_END):
-            self._begin(prefix)
+            self._begin(prefix, epoch)
         self._file.seek(0)
         head = _fields(self._file.readline()) or {}
         version = head.get(_HEAD)
@@ -111,6 +113,7 @@ class SavedFile:
                 "`locks drop --to` writes: name another file"
             )
         self.token, self.prefix = str(head.get("token")), str(head.get("prefix"))
+        self.epoch = head.get("epoch")
         if prefix not in (None, self.prefix):
             raise ExclusiveError(
                 f"{self.path} has tasks of exclusive_prefix={self.prefix!r}, and not of {prefix!r}: name "
@@ -119,9 +122,9 @@ class SavedFile:
         self._cut_torn_line()
         self.fates = dict(self._fates())
 
-    def _begin(self, prefix: str) -> None:
+    def _begin(self, prefix: str, epoch: str) -> None:
         os.fchmod(self._file.fileno(), 0o600)  # it has arguments of tasks
-        self._write({_HEAD: VERSION, "token": os.urandom(8).hex(), "prefix": prefix})
+        self._write({_HEAD: VERSION, "token": os.urandom(8).hex(), "prefix": prefix, "epoch": epoch})
         os.fsync(self._file.fileno())
         folder = os.open(self.path.parent, os.O_RDONLY)
         try:
