@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 
 from celery_exclusive import Exclusive, OptionError, locks
-from celery_exclusive.core.operations import Acquire, Release
+from celery_exclusive.core.operations import Acquire, Release, Remove
 from celery_exclusive.core.records import SECOND
 from tests.cli.conftest import Desk
 from tests.worker.journal import eventually
@@ -54,7 +54,8 @@ def listed(desk: Desk, *words: str) -> list[str]:
     "`locks ls` lists the longest lines or waits first, so many keys, the keys of one task, or the ones that "
     "tasks wait for; with --watch again and again until Ctrl-C, in place of the list before on a terminal",
     name="locks ls, chosen",
-    broke="--top before --sort; a prefix for the name of a task; no control codes on a terminal",
+    broke="--top before --sort; a prefix for the name of a task; no control codes on a terminal; no call but "
+    "the first in line read",
 )
 def test_keys_are_chosen_and_sorted(busy: Desk) -> None:
     everything = listed(busy)
@@ -70,6 +71,28 @@ def test_keys_are_chosen_and_sorted(busy: Desk) -> None:
         "no lock of task 'desk.laod': did you mean 'desk.load'?"
         in busy.run("ls", "--task", "desk.laod").stderr
     )
+
+
+@pytest.mark.proves("locks ls, chosen")
+def test_a_line_that_moves_on_while_it_is_looked_at_keeps_its_arguments(
+    desk: Desk, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    @desk.app.task(name="desk.sync", shared=False, exclusive=Exclusive("tenant", order="published"))
+    def sync(tenant: str, n: int) -> None: ...
+
+    key = sync.lock_state("acme", 0).key  # type: ignore[attr-defined]
+    desk.acquire(key, "holder/p")
+    for n in range(3):
+        sync.delay("acme", n)
+    first, read = desk.store.line(key).places[0].waiting.id, desk.store.messages_of
+
+    def begin_first(tasks: Any) -> Any:
+        desk.store.apply(key, Remove(first, "open"))
+        return read(tasks)
+
+    monkeypatch.setattr(desk.store, "messages_of", begin_first)
+    (state,) = locks.keys(app=desk.app)
+    assert state.args == "tenant='acme'"
 
 
 @pytest.mark.proves("locks ls, chosen")

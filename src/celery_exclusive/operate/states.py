@@ -74,7 +74,7 @@ def key_states(services: Services, keys: Collection[str]) -> Iterator[KeyState]:
     view, ordered = _View(services), sorted(keys)
     for first in range(0, len(ordered), KEYS_AT_ONCE):
         seen = list(base.states(services.store, ordered[first : first + KEYS_AT_ONCE]))
-        asked = [(key, id) for key, snapshot in seen for id in _first_ids(snapshot)]
+        asked = [(key, id) for key, snapshot in seen for id in _some_ids(snapshot)]
         kept = services.store.messages_of(asked) if asked else []
         calls = {task: read_call(services, *task, found) for task, found in zip(asked, kept, strict=True)}
         for key, snapshot in seen:
@@ -155,7 +155,7 @@ class _View:
 
     def state(self, key: str, snapshot: Snapshot, calls: Mapping[tuple[str, str], StoredCall]) -> KeyState:
         task = task_of(key, self._names)
-        known = [call for id in _first_ids(snapshot) if (call := calls[key, id]) is not UNKNOWN]
+        known = [call for id in _some_ids(snapshot) if (call := calls[key, id]) is not UNKNOWN]
         call = known[0] if known else UNKNOWN
         ttl = self._ttl(task, key)
         return KeyState(
@@ -199,6 +199,11 @@ class _View:
         return services.ttl(option) if option else None
 
 
-def _first_ids(snapshot: Snapshot) -> list[str]:
-    """Return the ids of the first holder and of the first in line: the store may have their messages."""
-    return [first.id for part in (snapshot.holders, snapshot.line) for first in part[:1]]
+def _some_ids(snapshot: Snapshot) -> list[str]:
+    """Return the ids of the first holder, and of the first and the tenth in line.
+
+    The store may have their messages. When it is asked for them, the first in line may have begun.
+    """
+    some = [holder.id for holder in snapshot.holders[:1]]
+    some += [waiting.id for waiting in (*snapshot.line[:1], *snapshot.line[-1:])]
+    return list(dict.fromkeys(some))
