@@ -345,7 +345,7 @@ def test_an_unknown_id_is_told_where_it_may_be(desk: Desk) -> None:
     assert sentence.startswith(
         f"NOT KNOWN here: no-such-id neither holds nor waits for a key in {desk.store.url}"
     )
-    for hint in ("may be in a queue", "has no options", "another store or exclusive_prefix", "has expired"):
+    for hint in ("may be in a queue", "has no options", "another store or exclusive_prefix", "was dropped"):
         assert hint in sentence
 
 

@@ -149,6 +149,7 @@ def _not_known(services: Services, subject: str) -> Answer:
         f"NOT KNOWN here: {printable(subject)} neither holds nor waits for a key in {where}{listing}, and "
         f"{result}{hint if hint != '.' else ''}. Its message may be in a queue: with "
         "order='arrived' the store learns of a call when a worker receives it. Or its task has no options, "
-        "other processes use another store or exclusive_prefix, or it has ended and its result has expired"
+        "other processes use another store or exclusive_prefix, or it has ended or was dropped, and its "
+        "result has expired or was ignored"
     )
     return Answer("not_ours", text, answers.command("inspect", "query_task", subject), is_trouble=True)

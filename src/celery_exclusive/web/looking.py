@@ -131,6 +131,10 @@ def why(services: Services, request: Request) -> Response:
         answer = answer_to(services, subject)
         status = 503 if answer.reason == "store_down" else 200
         about = fill("<p>{}</p>", key_link(answer.key)) if answer.key else EMPTY
+        if answer.reason == "not_ours":  # it may be an argument, such as a tenant
+            about = fill(
+                "<p>{}</p>", link("keys", "Look for this text in the keys and their arguments", q=subject)
+            )
         main = join([answer_text(answer), about])
     except UnreadableKey as error:
         damaged = link("key", "Show the key", key=escaped(error.key))

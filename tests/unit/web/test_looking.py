@@ -132,7 +132,9 @@ def test_a_task_a_key_and_a_name_are_answered_as_by_the_command(desk: Desk):
     assert "WAITING: place 1 of 1" in visitor.get("why", q="waits").text
     assert "RUNNING" in visitor.get("why", q=" holder ").text
     assert "HELD" in visitor.get("why", q="feeds.load").text
-    assert "NOT KNOWN here" in visitor.get("why", q="no-such-id").text
+    unknown = visitor.get("why", q="feeds.l")
+    assert "NOT KNOWN here" in unknown.text
+    assert "/keys?q=feeds.l" in unknown.links
     desk.acquire("x:feeds.load:" + "1" * 32, "another")
     many = visitor.get("why", q="feeds.load")
     assert "has 2 keys" in many.text
