@@ -183,8 +183,10 @@ def a_line_grows(it: Incident) -> None:
     it.run(lab)
     assert [result.state for result in line] == ["REVOKED"] * 3
     it.run(lab)
+    it.run(lab)
     lab.open("holder")
     ends(lab, "a", "b", "c")
+    assert sorted(lab.journal.tags("start")) == ["a", "b", "c", "holder"]
 
 
 def one_tenant_has_it_all(it: Incident) -> None:
@@ -212,6 +214,7 @@ def the_locks_move_to_another_store(it: Incident) -> None:
     it.run(new, 1, ID=line[0].id, KEY=key, HOLDER=holder.id, TASK=WAIT, FILE=new.folder / "feeds.jsonl")
     it.run(new, old=old)
     it.run(new, old=old)
+    assert key not in it.run(new, old=old)
     old.open("holder")
     ends(old, "holder")
     assert worker.stop() == 0
