@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+import os
 import re
 import subprocess
 import sys
@@ -11,7 +12,9 @@ from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from pathlib import Path
+from textwrap import dedent
 from threading import Event
+from typing import Any
 from urllib.request import urlopen
 
 import pytest
@@ -322,6 +325,39 @@ def test_alert_rules_and_dashboard_use_exported_metrics():
     queries = [target["expr"] for panel in board["panels"] for target in panel["targets"]]
     used = set(NAME.findall(" ".join([*(rule["expr"] for rule in rules), *queries])))
     assert used == exported()
+
+
+@pytest.mark.promise(
+    "The manifests of the docs are YAML: their probes tell a worker that sends heartbeats from one that does "
+    "not, and their queries use the names of the metrics",
+    broke="a probe without its quotes: red; a metric renamed: red",
+)
+def test_manifests_of_the_docs_work(tmp_path: Path):
+    found: dict[str, Any] = {}
+    for page in ("kubernetes", "prometheus"):
+        text = (ROOT / f"docs/{page}.md").read_text()
+        blocks = re.findall(r"^(?: {4}.+\n)+", text, re.MULTILINE)
+        for block in (it for it in blocks if re.match(r" {4}\w+:\s", it)):
+            found |= yaml.safe_load(dedent(block))
+    assert found.keys() == {
+        "readinessProbe", "livenessProbe", "command", "terminationGracePeriodSeconds", "triggers",
+        "scrape_configs",
+    }  # fmt: skip
+    assert isinstance(found["terminationGracePeriodSeconds"], int)
+    assert {type(value) for trigger in found["triggers"] for value in trigger["metadata"].values()} == {str}
+    queries = [trigger["metadata"].get("query", "") for trigger in found["triggers"]]
+    assert set(NAME.findall(" ".join(queries))) < exported()
+    alive = tmp_path / "alive"
+
+    def lives() -> bool:
+        *shell, script = found["livenessProbe"]["exec"]["command"]
+        return subprocess.run([*shell, script.replace("/tmp/alive", str(alive))], check=False).returncode == 0
+
+    assert not lives()
+    alive.touch()
+    assert lives()
+    os.utime(alive, (0, 0))
+    assert not lives()
 
 
 @pytest.mark.proves("alert rules")

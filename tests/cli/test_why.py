@@ -228,6 +228,10 @@ def test_a_task_whose_offers_no_worker_accepts_is_aside_and_trouble(desk: Desk) 
     reason, sentence = why(desk, "b", code=1)
     assert reason == "aside"
     assert "no worker accepted its offers" in sentence
+    hold(desk, key, "c", promoted=desk.store.epoch())
+    desk.store.apply(key, Release("c/p", TOKEN))
+    assert why(desk, "b", code=1)[1].startswith(f"ASIDE in the line of {key} (url='u'), for ")
+    assert f"{key}  url='u'  aside " in desk.run("ls").stdout
 
 
 @pytest.mark.proves("locks why")

@@ -22,7 +22,7 @@ from celery_exclusive.operate.answers import Answer, of_outage
 from celery_exclusive.operate.finding import find_key, keys_that_begin
 from celery_exclusive.operate.states import KeyState, is_key_of, key_state, key_states, whole_line_of
 from celery_exclusive.operate.why import why as answer_to
-from celery_exclusive.operate.why import why_call
+from celery_exclusive.operate.why import why_words
 from celery_exclusive.services import Services
 
 _AS_JSON = click.option(
@@ -156,11 +156,9 @@ def _answer(obj: CLIContext, subject: str, args: tuple[str, ...], headers: tuple
         return of_outage(error)
     if not (args or headers):
         return answer_to(services, subject)
-    given = [_argument(word) for word in args]
-    names = {name: value for name, value in given if name}
     pairs = {name: value for name, _, value in (word.partition("=") for word in headers)}
     try:
-        return why_call(services, subject, [v for name, v in given if not name], names, pairs or None)
+        return why_words(services, subject, args, pairs or None)
     except TypeError as error:
         raise click.UsageError(str(error)) from error
 
@@ -209,17 +207,3 @@ def _watch(services: Services, prefix: str, task: str, chosen: dict[str, Any]) -
             time.sleep(_PAUSE)
     except KeyboardInterrupt:
         return
-
-
-def _argument(word: str) -> tuple[str, Any]:
-    """Return the name and the value of an argument as an operator writes it: "" without a name."""
-    try:
-        return "", json.loads(word)
-    except ValueError:
-        name, equals, value = word.partition("=")
-    if not (equals and name.isidentifier()):
-        return "", word
-    try:
-        return name, json.loads(value)
-    except ValueError:
-        return name, value

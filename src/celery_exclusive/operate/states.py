@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
@@ -66,7 +67,8 @@ class KeyState:
 def key_states(services: Services, keys: Collection[str]) -> Iterator[KeyState]:
     """Yield the states of these keys, in order, also of those that are free by now.
 
-    A hundred keys take two requests, and are all that is in memory.
+    A hundred keys take two requests, and are all that is in memory. A key whose tasks are all aside takes one
+    more.
 
     Raises:
         StoreUnavailable: the store does not answer.
@@ -76,9 +78,15 @@ def key_states(services: Services, keys: Collection[str]) -> Iterator[KeyState]:
         seen = list(base.states(services.store, ordered[first : first + KEYS_AT_ONCE]))
         asked = [(key, id) for key, snapshot in seen for id in _some_ids(snapshot)]
         kept = services.store.messages_of(asked) if asked else []
-        calls = {task: read_call(services, *task, found) for task, found in zip(asked, kept, strict=True)}
+        calls = defaultdict[str, list[StoredCall]](list)
+        for (key, id), message in zip(asked, kept, strict=True):
+            calls[key].append(read_call(services, key, id, message))
         for key, snapshot in seen:
-            yield view.state(key, snapshot, calls)
+            known = [call for call in calls[key] if call is not UNKNOWN]
+            if not known and snapshot.aside:  # a snapshot names no task aside
+                places = services.store.line(key, None, 1).places
+                known = [read_call(services, key, place.waiting.id, place.message) for place in places]
+            yield view.state(key, snapshot, known[0] if known else UNKNOWN)
 
 
 def key_state(services: Services, key: str) -> KeyState:
@@ -153,10 +161,8 @@ class _View:
         self._names = tasks_by_key(services)
         self._workers: Mapping[int, Sequence[WorkerRecord]] | None = None
 
-    def state(self, key: str, snapshot: Snapshot, calls: Mapping[tuple[str, str], StoredCall]) -> KeyState:
+    def state(self, key: str, snapshot: Snapshot, call: StoredCall) -> KeyState:
         task = task_of(key, self._names)
-        known = [call for id in _some_ids(snapshot) if (call := calls[key, id]) is not UNKNOWN]
-        call = known[0] if known else UNKNOWN
         ttl = self._ttl(task, key)
         return KeyState(
             key,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -66,6 +67,32 @@ def why_call(
     states = [_undamaged(services, seen[key]) for key in keys]
     busy = [state for state in states if state.state != "free"]
     return answers.of_key((busy or states)[0])
+
+
+def why_words(
+    services: Services, name: str, words: Sequence[str], headers: Mapping[str, Any] | None = None
+) -> Answer:
+    """Answer for a call whose arguments are words: each a value of JSON, or else a string.
+
+    NAME=VALUE gives an argument its name. The errors are as of `why_call`.
+    """
+    given = [_argument(word) for word in words]
+    named = {name: value for name, value in given if name}
+    return why_call(services, name, [value for name, value in given if not name], named, headers)
+
+
+def _argument(word: str) -> tuple[str, Any]:
+    """Return the name of an argument, "" without one, and its value."""
+    try:
+        return "", json.loads(word)
+    except ValueError:
+        name, equals, value = word.partition("=")
+    if not (equals and name.isidentifier()):
+        return "", word
+    try:
+        return name, json.loads(value)
+    except ValueError:
+        return name, value
 
 
 def _answer(services: Services, subject: str) -> Answer:

@@ -32,7 +32,7 @@ _BODY: Final = """<a class="skip" href="#main">Skip to the content</a>
 <nav aria-label="Pages">{pages}</nav>
 <form class="why" role="search" action="why" method="get">
 <label for="search">Why does it not run?</label>
-<input id="search" name="q" type="search" value="{query}" placeholder="Task id, key or task" required
+<input id="search" name="q" type="search" value="{query}" placeholder="Task id, key, task ARGS" required
  autocomplete="off" spellcheck="false" maxlength="1000">
 <button>Ask</button>
 </form>

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import shlex
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Final
 
@@ -12,6 +13,7 @@ from celery_exclusive.operate.finding import keys_that_begin
 from celery_exclusive.operate.problems import Problem, overview
 from celery_exclusive.operate.states import KeyState, key_state, key_states, line_page
 from celery_exclusive.operate.why import why as answer_to
+from celery_exclusive.operate.why import why_words
 from celery_exclusive.stores.base import Cursor
 from celery_exclusive.web.exchange import Refused, Request, Response
 from celery_exclusive.web.layout import page
@@ -27,6 +29,7 @@ from celery_exclusive.web.parts import (
 )
 
 if TYPE_CHECKING:
+    from celery_exclusive.operate.answers import Answer
     from celery_exclusive.services import Services
 
 ROWS: Final = 50
@@ -125,10 +128,10 @@ def why(services: Services, request: Request) -> Response:
     """Answer why a task does not run, or a key does not go on."""
     subject = request.query.get("q", "").strip()
     if not subject:
-        raise Refused(400, "Name the id of a task, a key, or a task.")
+        raise Refused(400, "Name the id of a task, a key, or a task with its arguments.")
     status = 200
     try:
-        answer = answer_to(services, subject)
+        answer = _answer(services, subject)
         status = 503 if answer.reason == "store_down" else 200
         about = fill("<p>{}</p>", key_link(answer.key)) if answer.key else EMPTY
         if answer.reason == "not_ours":  # it may be an argument, such as a tenant
@@ -142,6 +145,24 @@ def why(services: Services, request: Request) -> Response:
     except OptionError as error:
         main = fill('<p class="answer">{}</p>{}', error, _its_keys(services, subject))
     return page(services, request, subject, fill("<h1>{}</h1>{}", subject, main), status, refreshes=True)
+
+
+def _answer(services: Services, subject: str) -> Answer:
+    """Answer for a subject as the command takes it: the words of a shell, if the first one is a task."""
+    name, *words = _words(subject)
+    if not words or name not in services.app.tasks:
+        return answer_to(services, subject)
+    try:
+        return why_words(services, name, words)
+    except TypeError as error:  # the arguments do not fit
+        raise OptionError(str(error)) from error
+
+
+def _words(text: str) -> list[str]:
+    try:
+        return shlex.split(text)
+    except ValueError:  # a quote that does not end
+        return [text]
 
 
 def named_key(values: Mapping[str, str]) -> str:

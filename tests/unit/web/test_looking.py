@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from celery_exclusive import Exclusive
 from celery_exclusive.core.operations import Acquire
 from celery_exclusive.core.records import SECOND
 from celery_exclusive.display import printable
@@ -106,6 +107,24 @@ def test_a_line_comes_in_pages_and_each_task_has_its_place(desk: Desk):
     assert not any("from=121" in link for link in answer.links)
     assert "101 to 120 of 120" in answer.text
     assert "task120" in answer.text
+
+
+def test_a_task_with_arguments_is_answered_as_by_the_command(desk: Desk):
+    @desk.app.task(name="feeds.load", shared=False, exclusive=Exclusive("url"))
+    def load(url: str, full: bool = False) -> None: ...
+
+    desk.acquire(load.lock_state("a b").key, "of a b")
+    desk.acquire(load.lock_state(17).key, "of 17")
+    visitor = desk.visitor()
+    for words, text in {
+        "feeds.load 'a b' full=true": "of a b",
+        "feeds.load url=17": "of 17",
+        "feeds.load c": "FREE",
+        "feeds.load 17 false 3": "too many positional arguments",
+        "feeds.load 'a": "NOT KNOWN here",
+    }.items():
+        answer = visitor.get("why", q=words)
+        assert (answer.status, text in answer.text) == (200, True), answer.text
 
 
 @pytest.mark.parametrize(

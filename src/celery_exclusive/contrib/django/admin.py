@@ -4,14 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from typing import Any
+from urllib.parse import urlencode
 
 from django.contrib import admin, messages
 from django.core.exceptions import PermissionDenied
 from django.db.models import Count, OuterRef, Q, QuerySet, Subquery
 from django.db.models.functions import Coalesce
 from django.shortcuts import redirect
-from django.urls import path, re_path
+from django.urls import path, re_path, reverse
 from django.utils import timezone
+from django.utils.html import format_html
 
 from celery_exclusive.contrib.django.models import Lock, WaitingTask
 from celery_exclusive.contrib.django.page import AdminAccess, show
@@ -59,6 +61,13 @@ class ReadOnlyAdmin(admin.ModelAdmin):
             begins |= Q(key__gte=first, key__lt=first + b"\xff")
         return queryset.filter(begins), False
 
+    @admin.display(description="page")
+    def on_page(self, row: Any) -> Any:
+        """Return a link to the key of this row on the page of all stores."""
+        url = reverse(f"{self.admin_site.name}:{_LOCK}_page", args=("key",))
+        query = urlencode({"key": row.key})
+        return format_html('<a href="{}?{}">holders and line</a>', url, query)
+
     def changelist_view(self, request: Any, extra_context: Any = None) -> Any:
         try:
             services().store.epoch()
@@ -70,7 +79,7 @@ class ReadOnlyAdmin(admin.ModelAdmin):
 
 @admin.register(Lock)
 class LockAdmin(ReadOnlyAdmin):
-    list_display = ("key", "state", "holder", "worker", "age", "lease_left", "in_line")
+    list_display = ("key", "state", "holder", "worker", "age", "lease_left", "in_line", "on_page")
     fields = list_display
     actions = ("release",)
 
@@ -158,7 +167,7 @@ class LockAdmin(ReadOnlyAdmin):
 
 @admin.register(WaitingTask)
 class WaitingTaskAdmin(ReadOnlyAdmin):
-    list_display = ("key", "position", "state", "task")
+    list_display = ("key", "position", "state", "task", "on_page")
     fields = list_display
 
     def get_queryset(self, request: Any) -> Any:

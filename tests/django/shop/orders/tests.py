@@ -2,6 +2,7 @@
 
 import json
 import re
+from html import unescape
 
 from celery import current_app
 from django.contrib.admin.models import LogEntry
@@ -149,6 +150,8 @@ class Admin(Clean, TransactionTestCase):
         queued(key)
         (row,) = self.rows(LOCKS)
         assert row.key == r"x=\ud800\x00\\<b>&ä"
+        (link,) = re.findall(r'field-on_page"><a href="([^"]*)"', self.client.get(LOCKS).content.decode())
+        assert ">lost</a>" in self.client.get(unescape(link)).content.decode()
         self.release(row.key)
         assert not services.store.inspect(key).holders
 
