@@ -15,7 +15,7 @@ LEVEL_postgres := stores postgres
 LEVEL_mariadb := stores mariadb
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-fast test-all compiled check docs dist matrix flake standstill timetable lock bench
+.PHONY: help demo test test-fast test-all compiled check docs dist matrix flake histories standstill timetable lock bench
 
 help: ## this text
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-10s %s\n", $$1, $$2 }' Makefile
@@ -45,6 +45,7 @@ test-all: test ## the same and what is left to it: all stores, brokers and pools
 	@$(RUN)pytest tests/worker/test_pubsub.py
 	@HISTORIES=5000 STRESS=1 $(RUN)pytest -n 2 tests/store/test_differential.py tests/store/test_stress.py
 	@$(BIN)/python -m tests.stress --store redis --store sqlite: --rounds 5
+	@$(BIN)/python -m tests.concurrent --seconds 200
 
 # One process compiles the tests, where eight would do it at the same time.
 compiled:
@@ -79,6 +80,10 @@ matrix: ## the worker suite on each Python and Celery, over an hour: [ARGS='-p 3
 flake: ## tests many times in a row while all cores are busy: TEST=tests/... [TIMES=50]
 	@$(PYTHON) scripts/bootstrap dev
 	@$(RUN)python scripts/flake '$(or $(TIMES),50)' $(TEST)
+
+histories: ## concurrent calls on all stores while their servers fail, checked against step: [SECONDS=60 of each store] [STORE=redis] [SEED=17]
+	@$(PYTHON) scripts/bootstrap dev
+	@$(RUN)python -m tests.concurrent --seconds '$(or $(SECONDS),60)' $(foreach store,$(STORE),--store '$(store)') $(if $(SEED),--seed '$(SEED)')
 
 standstill: ## tests while all processes stand still again and again: [TEST=tests/worker]
 	@$(PYTHON) scripts/bootstrap dev

@@ -225,6 +225,10 @@ class PostgresStandby(PostgresServer):
         hears = "SELECT 1 FROM pg_stat_wal_receiver"
         wait_until(lambda: not self.ask(hears), "the end of its connection to the primary", 30)
 
+    def is_primary(self) -> bool:
+        """Whether it was promoted."""
+        return self.ask("SELECT pg_is_in_recovery()") == [(False,)]
+
     def promote(self) -> None:
         """Become a primary."""
         assert self.ask("SELECT pg_promote()") == [(True,)]
