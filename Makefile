@@ -29,7 +29,7 @@ demo: ## import feeds with several workers: [UNPROTECTED=1] [STORE=...] [URL=...
 # The checks run beside the tests, most of which wait more than they compute.
 test: compiled ## everything that has to pass: [ARGS='-k name']
 	@checks=$$(mktemp); $(CHECK) >$$checks 2>&1 & \
-		$(RUN)pytest -n auto --dist loadgroup -m 'not large' $(ARGS); tests=$$?; \
+		$(RUN)pytest -n auto --dist loadgroup -m 'not large' --ignore tests/typing $(ARGS); tests=$$?; \
 		wait $$!; code=$$?; cat $$checks; rm $$checks; exit $$((tests ? tests : code))
 
 test-fast: check compiled ## what computes, in under 90 seconds on two idle cores: units, stores but databases, small explorers: [ARGS='-k name']
@@ -60,6 +60,7 @@ check: ## format, lint, words, types, layers
 	@$(BIN)/mypy
 	@$(RUN)basedpyright
 	@$(BIN)/lint-imports
+	@$(RUN)pytest -q tests/typing
 
 # A page that was read before would hide its warnings.
 docs: ## build the site in site/, with search and the API: open site/index.html, no web server is needed

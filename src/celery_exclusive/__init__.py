@@ -17,11 +17,12 @@ if TYPE_CHECKING:
         StoreRefused,
         StoreUnavailable,
     )
-    from celery_exclusive.installer import Task, install
+    from celery_exclusive.installer import install
     from celery_exclusive.leases.lease import Lease
     from celery_exclusive.local.lock import lock
     from celery_exclusive.options.declared import Debounce, Exclusive, Unique
     from celery_exclusive.task import LockHolder, LockState, WaitingTask
+    from celery_exclusive.typing import Task, shared_task
 
 __all__ = [
     "Conflict",
@@ -43,6 +44,7 @@ __all__ = [
     "WaitingTask",
     "install",
     "lock",
+    "shared_task",
 ]
 
 _MODULES = {
@@ -56,6 +58,7 @@ _MODULES = {
     "WaitingTask": "task",
     "install": "installer",
     "lock": "local.lock",
+    "shared_task": "typing",
 }
 """The modules of the names that are no errors."""
 

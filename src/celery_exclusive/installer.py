@@ -42,13 +42,15 @@ from celery_exclusive.worker.roster import Roster, SharedRoster
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
+    from celery_exclusive.typing import App
+
 _REPLACED = (
     "send_task of this app was replaced before install(app): what it publishes may have no keys, like the "
     "messages of a publisher without this library. Call install(app) first, or override it in the class"
 )
 
 
-def install(app: Celery) -> Celery:
+def install(app: Celery[Any]) -> App:
     """Give an app exclusive tasks; do it once, where the app is made, before or after its configuration.
 
     Example:
@@ -91,7 +93,7 @@ def install(app: Celery) -> Celery:
             import_module("celery_exclusive.contrib.django.checks")
             import_module("celery_exclusive.contrib.django.private_file")
         installer.adopt_all()
-    return app
+    return cast("App", app)
 
 
 def _adopt_when_bound(app: Any, cls: Any) -> None:

@@ -15,13 +15,48 @@ after `task_prerun`. Celery logs the error of a receiver, and the task goes on.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Final, Literal
+from typing import TYPE_CHECKING, Final, Literal
 
 from celery.utils.dispatch import Signal
 
 from celery_exclusive.reasons import Reason
 
 __all__ = ["KINDS", "Kind", "LockOutcome", "lock_outcome"]
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from typing import Any, Protocol, TypeVar, overload
+
+    Receiver = TypeVar("Receiver", bound=Callable[..., Any])
+
+    class OutcomeSignal(Protocol):
+        """A signal whose receivers keep their types, also for checkers without the stubs of Celery."""
+
+        receivers: list[tuple[Any, Any]]
+
+        @overload
+        def connect(
+            self,
+            receiver: Receiver,
+            sender: str | None = ...,
+            *,
+            weak: bool = ...,
+            dispatch_uid: str = ...,
+            retry: bool = ...,
+        ) -> Receiver: ...
+        @overload
+        def connect(
+            self, *, sender: str | None = ..., weak: bool = ..., dispatch_uid: str = ..., retry: bool = ...
+        ) -> Callable[[Receiver], Receiver]: ...
+        def disconnect(
+            self,
+            receiver: Callable[..., Any] | None = ...,
+            sender: str | None = ...,
+            *,
+            dispatch_uid: str | None = ...,
+        ) -> bool | None: ...
+        def send(self, sender: str | None, *, outcome: LockOutcome) -> list[tuple[Any, Any]]: ...
+
 
 Kind = Literal[
     "acquired",
@@ -87,7 +122,7 @@ class LockOutcome:
     wait_s: float | None = None
 
 
-lock_outcome: Final = Signal(name="lock_outcome", providing_args=["outcome"])
+lock_outcome: Final[OutcomeSignal] = Signal(name="lock_outcome", providing_args=["outcome"])
 """Sent for each outcome of a task, or of a `lock()`, at its key, with a `LockOutcome` as `outcome`."""
 
 

@@ -5,11 +5,11 @@ from __future__ import annotations
 import inspect
 import re
 import sys
-from collections.abc import Callable, Coroutine, Iterator
+from collections.abc import Callable, Coroutine
 from itertools import count
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, TypeVar
 
 import pytest
 from celery import Celery, Task, _state
@@ -18,6 +18,7 @@ from django.conf import LazySettings
 import celery_exclusive
 import celery_exclusive.contrib.django.checks  # before `run` replaces the settings of Django
 from celery_exclusive import ExclusiveError
+from tests.pages import BLOCKS, PAGES, README, ROOT, SHORT, Example
 from tests.worker.lab import disconnect
 
 pytestmark = pytest.mark.promise(
@@ -27,36 +28,7 @@ pytestmark = pytest.mark.promise(
 )
 
 T = TypeVar("T")
-ROOT = Path(__file__).parents[2]
-README = ROOT / "README.md"
-PAGES = [README, *sorted((ROOT / "docs").rglob("*.md"))]
 LINKED = [*PAGES, *(ROOT / name for name in ("CHANGELOG.md", "CONTRIBUTING.md", "SECURITY.md"))]
-PARAMETERS = "doc_id, feed_url, order_id, project_id, team_id, tenant_id, user_id"
-"""Those of the task for which an option that a page shows within a sentence or a table is declared."""
-OPTION = r"(?:exclusive|unique)=(?:Exclusive|Unique|Debounce)\((?!\.\.\.)[^`]*\)"
-
-
-class Example(NamedTuple):
-    """A piece of Python in a page, with the line on which it begins."""
-
-    page: Path
-    line: int
-    code: str
-
-    @property
-    def place(self) -> str:
-        return f"{self.page.relative_to(ROOT)}:{self.line}"
-
-
-def examples(pattern: str, flags: int = 0) -> Iterator[Example]:
-    for page in PAGES:
-        text = page.read_text()
-        for found in re.finditer(pattern, text, flags):
-            yield Example(page, text.count("\n", 0, found.start(1)) + 1, found[1])
-
-
-BLOCKS = list(examples(r"^```python\n(.*?)^```", re.MULTILINE | re.DOTALL))
-SHORT = list(examples(rf"`({OPTION}(?:, {OPTION})?|with lock\(.*?\): \.\.\.)`"))
 
 
 class Web:
@@ -134,13 +106,12 @@ def test_there_are_examples() -> None:
 
 @pytest.mark.parametrize("block", BLOCKS, ids=lambda block: block.place)
 def test_an_example_runs(block: Example, run: Callable[..., None]) -> None:
-    run(block.code, feeds=next(first.code for first in BLOCKS if first.page == block.page))
+    run(block.code, feeds=block.feeds.code)
 
 
 @pytest.mark.parametrize("example", SHORT, ids=lambda example: example.place)
 def test_an_example_within_a_sentence_or_a_table_runs(example: Example, run: Callable[..., None]) -> None:
-    code = example.code
-    run(code if code.startswith("with") else f"@app.task({code})\ndef example({PARAMETERS}): ...")
+    run(example.code)
 
 
 @pytest.mark.promise(

@@ -5,10 +5,9 @@
 
 from __future__ import annotations
 
-from celery import shared_task
 from django.conf import settings
 
-from celery_exclusive import Exclusive
+from celery_exclusive import Exclusive, shared_task
 from stage import journal
 
 from .models import Feed
