@@ -77,8 +77,38 @@ def rebuild(self: Task, number: int) -> int:
     return getattr(self, "lease", None) is None
 
 
-@app.task(base=Task, exclusive=Exclusive(), bind=True)
-def with_base(self: Task) -> None: ...
+class Refreshed(Task):
+    abstract = True
+    exclusive = Exclusive("feed_url", ttl=60)
+
+
+@app.task(base=Refreshed, bind=True, unique=Unique())
+def with_base(self: Refreshed, feed_url: str) -> None:
+    assert_type(self.lease, Lease)
+
+
+class FeedImporter(Task):
+    name = "feeds.import"
+    unique = Unique("feed_url")
+
+    def run(self, feed_url: str) -> int:
+        return self.lease.fence
+
+
+feed_importer = app.register_task(FeedImporter())
+
+
+class OwnApp(App):
+    """Where `install(app)` stands alone, and the class is not Celery's."""
+
+
+own_app = OwnApp("own", broker="memory://")
+install(own_app)
+
+
+@own_app.task(exclusive=Exclusive())
+def of_own_app(number: int) -> str:
+    return str(number)
 
 
 @lock_outcome.connect
@@ -106,6 +136,12 @@ def calls() -> Result[int]:
     assert_type(plain_shared.delay(17), Result[str])
     assert_type(import_feed("a direct call"), int)
     assert_type(sync(17), int)
+    assert_type(of_own_app.delay(17), Result[str])
+    assert_type(feed_importer.delay("url").outcome, Literal["published", "skipped", "updated"])
+    assert_type(with_base.lock_state("url"), LockState)
+    assert_type(handed_around(app, plain, import_feed.s("url")), Result[str])
+    import_feed.delay_on_commit("url", full=True)
+    import_feed.apply_async_on_commit(("url",), exclusive=None)
     import_feed.apply_async(("url",), exclusive=None, countdown=3)
     import_feed.apply_async(("url",), {"full": True}, "import-7", unique=None)
     reindex.apply_async(kwargs={"doc_id": 7}, exclusive=Exclusive("doc_id", limit=2), declare=[])
