@@ -448,6 +448,46 @@ def test_damaged_lines_and_messages_are_named_and_all_others_are_put(desk: Desk,
     assert waiting(desk) == [result.id]
 
 
+@pytest.mark.promise(
+    "A waiting task whose stored message is damaged in any part ends as REVOKED all the same, with its "
+    "unique key if its header can be read, and keeps no other task from being dropped or put",
+    broke="a message without mapping in its body, or with a number as `expires`, ends the command each time",
+)
+@pytest.mark.parametrize("body", ["[[1], {}, 1]", "[1", "7"])
+def test_a_damaged_body_keeps_no_other_task_in_the_line(desk: Desk, tmp_path: Path, body: str) -> None:
+    desk.acquire("x=shared", "holder/2")
+    first, second = (call(desk, n, "desk.once") for n in (1, 2))
+    place, _ = desk.store.line("x=shared").places
+    damaged = json.dumps({**json.loads(place.message), "body": body, "coding": "text"})
+    desk.store._store._memory.keys["x=shared"].messages[place.waiting.id] = damaged.encode()
+    done = drop(desk, "shared", file=tmp_path / "f")
+    assert (done.exit_code, f"task {first.id}: its message cannot be read" in done.stderr) == (1, True)
+    assert [first.state, second.state] == ["REVOKED"] * 2
+    assert call(desk, 1, "desk.once").outcome == "published"
+
+
+@pytest.mark.parametrize(
+    "damage", [{"headers": {"expires": 5}}, {"headers": {"expires": "soon"}}, {"properties": 1}]
+)
+def test_a_damaged_message_keeps_no_other_task_in_the_file(
+    desk: Desk, tmp_path: Path, damage: dict[str, Any]
+) -> None:
+    first, second = (call(desk, n) for n in (1, 2))
+    drop(desk, KEY, file=tmp_path / "f")
+    desk.store.apply(KEY, Release("holder/1", "token"))
+    lines = records(tmp_path / "f")
+    message = json.loads(lines[1]["message"])
+    for name, value in damage.items():
+        message[name] = {**message[name], **value} if isinstance(value, dict) else value
+    lines[1]["message"] = json.dumps(message)
+    (tmp_path / "f").write_text("".join(f"{json.dumps(line)}\n" for line in lines))
+    done = desk.run("put", str(tmp_path / "f"), "--json")
+    found = as_json(done)
+    assert (found["put"], found["damaged"], done.exit_code) == (1, 1, 1), found
+    assert found["problems"][0].startswith(f"task {first.id} cannot be put: ")
+    assert desk.app.AsyncResult(second.id).state == "PENDING"
+
+
 def test_a_message_that_no_secret_of_the_app_has_signed_is_not_put(
     make_desk: Callable[..., Desk], tmp_path: Path
 ) -> None:

@@ -10,10 +10,11 @@ from typing import TYPE_CHECKING, Any, Literal
 from celery_exclusive.core.claim import WINDOW, first_task_id, publish_claim_id, task_id
 from celery_exclusive.core.operations import AcquireAlone, Answer, Applied, Enqueue, Held, Remove, Stale
 from celery_exclusive.core.publishing import PHASES
+from celery_exclusive.errors import StoreRefused
 from celery_exclusive.messages.header import HEADER, Header
 from celery_exclusive.messages.namespace import keep_namespace, own_broker
 from celery_exclusive.messages.republish import Republisher
-from celery_exclusive.operate.revoking import Damaged, opened, wait_again
+from celery_exclusive.operate.revoking import UNREADABLE, Damaged, opened, wait_again
 from celery_exclusive.operate.saved import Saved, SavedFile
 from celery_exclusive.options.amounts import microseconds_until
 from celery_exclusive.options.signing import Signer
@@ -79,8 +80,9 @@ class Putter:
         try:
             stored, header = opened(self._signer, saved)
             outcome = self._put_message(saved, stored, header)
-        except Damaged as error:
-            self.problems.append(f"task {task_id(saved.id)} cannot be put: {error}")
+        except (Damaged, StoreRefused, *UNREADABLE) as error:
+            why = str(error) or type(error).__name__
+            self.problems.append(f"task {task_id(saved.id)} cannot be put: {why}")
             return "damaged"
         if outcome in ("put", "known"):
             self.file.note("put", saved.id)
@@ -92,6 +94,7 @@ class Putter:
         header = header.as_put(*self._salt, store=header.store and self._epoch)
         stored = replace(stored, headers={**stored.headers, HEADER: header.write()})
         claim, store = header.claim_id(id), self.services.store
+        expires = microseconds_until(stored.headers.get("expires"))
         if self._is_elsewhere and store.capabilities.line:  # a queue may have copies of it
             store.apply(saved.key, Remove(saved.id, "superseded"))
         if header.unique and header.unique[0] == saved.key and header.unique[1] == WINDOW:
@@ -119,7 +122,7 @@ class Putter:
                 claim,
                 stored.dump(),
                 option.limit,
-                microseconds_until(stored.headers.get("expires")),
+                expires,
                 None if is_retry else option.gives_up_in,
                 option.replaces and not is_retry,
             ),

@@ -5,7 +5,7 @@ No worker need run: the task's result backend is asked here, as the main process
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any, Final, cast
 
 from celery.backends.base import DisabledBackend
 from celery.signals import task_revoked
@@ -31,6 +31,10 @@ if TYPE_CHECKING:
     from celery_exclusive.services import Services
 
 
+UNREADABLE: Final = (LookupError, TypeError, ValueError, AttributeError, RecursionError)
+"""The errors of code that reads a message which another program has written or changed."""
+
+
 class Damaged(Exception):
     """A stored message that cannot be read, or that this app has not signed."""
 
@@ -47,7 +51,7 @@ def opened(signer: Signer, saved: Saved) -> tuple[StoredMessage, Header]:
             raise Damaged("no exclusive_secret of this app has signed it")
         stored = StoredMessage.load(content)
         header = Header.of(stored.our_header)
-    except (LookupError, TypeError, ValueError, AttributeError, RecursionError) as error:
+    except UNREADABLE as error:
         raise Damaged(str(error) or type(error).__name__) from error
     if header is None:
         raise Damaged("its header is not valid here")
@@ -57,22 +61,24 @@ def opened(signer: Signer, saved: Saved) -> tuple[StoredMessage, Header]:
 def end_as_revoked(services: Services, saved: Saved, reason: str) -> str:
     """End a task as REVOKED: its result, its chord, its callbacks, and its unique key. Its chain stops.
 
-    Returns the problem of a message that cannot be read: "" is none. Then its result alone is stored.
+    Returns the problem of a message that cannot be read: "" is none. Then its result alone is stored, and its
+    unique key is free if its header can be read.
     """
-    id = task_id(saved.id)
+    id, header, problem = task_id(saved.id), None, ""
     try:
         stored, header = opened(services.signer, saved)
         request = _received(services, stored)
-    except Damaged as error:
+        with within(Run(id, body_over=True)):
+            context = context_of(request)
+            backend = request.task.backend
+            backend.mark_as_revoked(id, reason, request=context, store_result=request.store_errors)
+            task_revoked.send(request.task, request=context, terminated=False, signum=None, expired=False)
+    except (Damaged, *UNREADABLE) as error:
         services.app.backend.mark_as_revoked(id, reason)
-        return f"task {id}: its message cannot be read ({error}): its result alone was stored"
-    with within(Run(id, body_over=True)):
-        context = context_of(request)
-        request.task.backend.mark_as_revoked(id, reason, request=context, store_result=request.store_errors)
-        task_revoked.send(request.task, request=context, terminated=False, signum=None, expired=False)
-    for key, operation in _releases(id, header):
+        problem = f"task {id}: its message cannot be read ({error}): its result alone was stored"
+    for key, operation in _releases(id, header) if header else ():
         services.store.apply(key, operation)
-    return ""
+    return problem
 
 
 def has_ended(services: Services, id: str) -> bool:
