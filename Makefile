@@ -15,7 +15,7 @@ LEVEL_postgres := stores postgres
 LEVEL_mariadb := stores mariadb
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-fast test-all compiled check docs dist matrix flake histories standstill timetable lock bench
+.PHONY: help demo test test-fast test-all compiled check docs dist matrix flake histories standstill timetable lock bench mutations
 
 help: ## this text
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-10s %s\n", $$1, $$2 }' Makefile
@@ -61,6 +61,10 @@ check: ## format, lint, words, types, layers
 	@$(RUN)basedpyright
 	@$(BIN)/lint-imports
 	@$(RUN)pytest -q tests/typing
+
+mutations: ## which changes of the code between Celery and the stores does no test see: [ARGS='--sample 200']
+	@$(PYTHON) scripts/bootstrap dev
+	@$(RUN)python -m tests.mutation $(ARGS)
 
 # A page that was read before would hide its warnings.
 docs: ## build the site in site/, with search and the API: open site/index.html, no web server is needed
