@@ -240,6 +240,14 @@ def test_tasks_are_chosen_by_their_name_age_and_ids(desk: Desk, tmp_path: Path) 
     assert len(waiting(desk)) == 3, "a dry run changes nothing"
 
 
+def test_the_name_of_no_task_is_a_problem(desk: Desk) -> None:
+    call(desk, 1)
+    done = desk.run("drop", "--task", "desk.wrk", "--discard", "--yes")
+    assert (done.exit_code, "no task 'desk.wrk': did you mean 'desk.work'?" in done.stderr) == (1, True)
+    none = desk.run("drop", "--task", "desk.once", "--discard", "--yes")
+    assert (none.exit_code, none.stderr) == (0, "")
+
+
 @pytest.mark.parametrize(
     ("words", "problem"),
     [

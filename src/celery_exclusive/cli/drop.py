@@ -19,7 +19,7 @@ from celery_exclusive.cli.app import app_services
 from celery_exclusive.core.claim import task_id
 from celery_exclusive.core.records import SECOND
 from celery_exclusive.display import duration, escaped, printable
-from celery_exclusive.errors import ExclusiveError
+from celery_exclusive.errors import ExclusiveError, did_you_mean
 from celery_exclusive.operate.dropping import Dropper, Found
 from celery_exclusive.operate.finding import find_key
 from celery_exclusive.operate.putting import Outcome, Putter
@@ -198,13 +198,17 @@ def _check(
 def _find(services: Services, *, key: str, task: str, older_than: int, ids: Any, **_: Any) -> Found:
     store = services.store
     keys = [find_key(store, key)] if key else sorted(store.scan())
-    return Found.search(
+    found = Found.search(
         services,
         keys,
         task=task,
         older_than=older_than,
         ids={line.strip() for line in ids} - {""} if ids else None,
     )
+    names = services.app.tasks
+    if task and not found.count and task not in names:
+        found.problems.append(f"the app has no task {task!r}{did_you_mean(task, names)}")
+    return found
 
 
 @contextmanager
