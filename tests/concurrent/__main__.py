@@ -18,7 +18,8 @@ from contextlib import ExitStack, closing
 from tests.concurrent.client import Process
 from tests.concurrent.play import play
 from tests.concurrent.round import Round
-from tests.concurrent.stages import STAGES, Stage
+from tests.concurrent.stage import Stage
+from tests.concurrent.stages import STAGES
 from tests.concurrent.verdict import Verdict, judge
 from tests.servers import NoServer
 
@@ -75,6 +76,7 @@ def one(name: str, stage: Stage, processes: list[Process], seed: int, calls: int
             calls=calls,
             is_timed=bool(seed % 2),
             has_line=stage.has_line,
+            pushes=stage.pushes,
             patience=stage.patience,
         )
         verdict = judge(play(plan, stage, processes, [troubles[it] for it in names]))

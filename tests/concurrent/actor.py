@@ -144,7 +144,7 @@ class Actor:
             self._ttl(),
             inherits,
             "queued" if is_call else self._random.choice(("running", "queued", "again", "period")),
-            sends=is_call and self._plan.has_line and chance(0.6),
+            sends=is_call and self._plan.pushes and chance(0.6),
             repeated=chance(0.15),
         )
 

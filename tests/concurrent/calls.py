@@ -55,6 +55,8 @@ class Call:
 
     * `begin`, `end`: by the monotonic clock of the machine, in microseconds. Without an `end` there is no
       answer: the operation may have been done at any time after its begin, or never.
+    * `last`: of a call without an answer: when its client gave it up; in a search the instant by which it was
+      done, if it was. None: it may be done at any time.
     * `since`, `until`: the same instants by the wall clock, which is the clock of each store here.
     * `nows`: the instants by the store's clock at which the step may have been done, if they are known.
     * `reply`: what the store answered; the text of its error; "" is the answer of no store.
@@ -68,6 +70,7 @@ class Call:
     begin: int
     since: int
     end: int | None = None
+    last: int | None = None
     until: int = 0
     nows: tuple[int, ...] = ()
     reply: Reply | Snapshot | str = ""

@@ -13,6 +13,7 @@ from celery_exclusive.core.operations import AcquireAlone, Applied, Enqueue, Rea
 from celery_exclusive.errors import NotDone, StoreUnavailable
 from celery_exclusive.stores.base import Reply, Store
 from celery_exclusive.stores.memcached.store import MemcachedStore
+from celery_exclusive.stores.redis.cluster import ClusterStore
 from celery_exclusive.stores.redis.store import RedisStore
 from celery_exclusive.system.deadline import deadline
 from tests import nursery
@@ -70,8 +71,8 @@ class Client:
         self._nows: list[int] = []
         self._opened = 0
         for store in {*self._stores.values(), *self._stale.values()}:
-            self._watch(store)
             self._wait(store)  # connects
+            self._watch(store)
 
     def run(self) -> None:
         actor, progress, calls = Actor(self._plan, self._number), Progress(self._plan), list[Call]()
@@ -107,6 +108,7 @@ class Client:
             begin=begin,
             since=since,
             end=end if is_answered else None,
+            last=None if is_answered else end,
             until=time.time_ns() // 1000 if is_answered else 0,
             nows=self._instants(since),
             reply=reply,
@@ -154,11 +156,13 @@ class Client:
 
             store._clock = note  # type: ignore[method-assign]
         elif self._plan.is_timed:
-            store.clock = lambda: self._now
-        client = getattr(store, "_client", store)
-        for name in ("_open", "_connect"):
-            if hasattr(client, name):
-                self._count(client, name)
+            for part in getattr(store, "buckets", [store]):
+                part.clock = lambda: self._now
+        nodes = store._nodes._nodes.values() if isinstance(store, ClusterStore) else ()
+        for client in nodes or [getattr(store, "_client", store)]:
+            for name in ("_open", "_connect"):
+                if hasattr(client, name):
+                    self._count(client, name)
 
     def _count(self, owner: Any, name: str) -> None:
         connect = getattr(owner, name)

@@ -3,17 +3,18 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 
 from celery_exclusive.core.operations import Reap
-from tests.concurrent.calls import Call, read
+from tests.concurrent.calls import Call, Look, read
 from tests.concurrent.client import Client, Process, Progress
 from tests.concurrent.faults import planted
 from tests.concurrent.round import LIMITS, Round
-from tests.concurrent.search import Search
+from tests.concurrent.search import NEVER, Search
 from tests.concurrent.specification import Specification
-from tests.concurrent.stages import Stage, Trouble
+from tests.concurrent.stage import Stage, Trouble
 
 
 def play(
@@ -23,9 +24,10 @@ def play(
 
     The troubles come one after the other, each when a further part of the calls is made.
     """
-    stage.losses.clear()
+    stage.clear()
     epochs = {}
     for key, store in plan.open_stores().items():
+        store.reap()  # a cluster makes the epochs of its parts when it sweeps
         epochs[key] = store.epoch()
         store.close()
     progress = Progress(plan)
@@ -36,11 +38,14 @@ def play(
             due = plan.clients * plan.calls * number // (len(troubles) + 1)
             while progress.calls < due and not any(each.done() for each in work):
                 time.sleep(0.002)
-            trouble()
+            stage.make(trouble)
         for each in work:
             each.result()
     stage.repair()
-    calls = [*_parts(plan, read(plan.folder)), *stage.history([*LIMITS])]
+    calls = [_settled(stage, call) for call in _parts(plan, read(plan.folder))]
+    if stage.skips_locked:
+        calls = [*_with_skips(calls)]
+    calls += stage.history([*LIMITS])
     specification = Specification(
         offer=plan.offer,
         tombstone_ttl=plan.tombstone_ttl,
@@ -53,11 +58,33 @@ def play(
             (call for call in calls if call.key == key),
             specification,
             specification.first(epochs[key]),
-            skips_locked=stage.skips_locked,
             has_early_tombstones=not stage.has_line,
+            settles=stage.settles,
         )
         for key in LIMITS
     }
+
+
+def _settled(stage: Stage, call: Call) -> Call:
+    """A call without an answer, with the instant by which the server had done it, or never does it."""
+    if call.last is None:
+        return call
+    return replace(call, last=min((it for it in stage.settled if it >= call.last), default=None))
+
+
+def _with_skips(calls: list[Call]) -> Iterator[Call]:
+    """Yield the calls, with the sweeps that may have passed over a key since another call had locked it.
+
+    A call may lock a key next to its own, too: InnoDB locks the entry of an index behind those that it reads.
+    """
+    for call in calls:
+        if isinstance(call.operation, Reap):
+            end = call.end or NEVER
+            others = (it for it in calls if it is not call and not isinstance(it.operation, Look))
+            met = any(it.begin <= end and (it.end or NEVER) >= call.begin for it in others)
+            yield replace(call, may_skip=met)
+        else:
+            yield call
 
 
 def _in_thread(plan: Round, number: int) -> None:

@@ -30,6 +30,7 @@ class Round:
     * `is_timed`: each call tells the store its instant, so each answer is known to the last digit. Leases,
       offers and deadlines end all the time, and each key has a namespace of its own. Otherwise the clock of
       the store decides, all keys are in one namespace, and times are in hours, or over at once.
+    * `pushes`: calls are sent by the step that grants their key.
     * `patience`: the seconds after which a client gives a call up.
     """
 
@@ -41,6 +42,7 @@ class Round:
     clients: int = 6
     is_timed: bool = True
     has_line: bool = True
+    pushes: bool = True
     patience: float = 1.0
     fault: Fault = ""
     stale_url: str = ""

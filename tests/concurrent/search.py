@@ -11,7 +11,7 @@ import time
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 
-from celery_exclusive.core.operations import Drop, GiveUp, Granted, Reap, Release, Remove
+from celery_exclusive.core.operations import Drop, GiveUp, Granted, Release, Remove
 from celery_exclusive.stores.base import Reply, Snapshot
 from tests.concurrent.calls import Call, Look, Loss, NewEpoch, Tombstone
 from tests.concurrent.specification import Specification, State
@@ -48,7 +48,7 @@ class Found:
 class Search:
     """The search in the calls of one key, from its first state on.
 
-    * `skips_locked`: a sweep passes over a key that another call has locked.
+    * `settles`: of a request that was sent twice the first one was done before the answer to the second.
     * `has_early_tombstones`: others may see the tombstone of a call before all else that it changes.
     """
 
@@ -58,26 +58,32 @@ class Search:
         specification: Specification,
         first: State,
         *,
-        skips_locked: bool = False,
         has_early_tombstones: bool = False,
+        settles: bool = False,
     ) -> None:
         self.calls, self.specification, self.first = list(calls), specification, first
-        all_calls = [*self.calls, *_first_requests(self.calls)]
-        if skips_locked:
-            all_calls = [*_with_overlaps(all_calls)]
+        all_calls = [*self.calls, *_first_requests(self.calls, settles=settles)]
         self._answered = sorted((it for it in all_calls if it.is_answered), key=lambda it: it.begin)
-        self._open = [it for it in all_calls if not it.is_answered]
-        self._until = [0] * len(self._open)
-        """The call, as a bit, before which an open one has to come."""
-        for place, call in enumerate(self._answered if has_early_tombstones else ()):
-            if isinstance(call.operation, WITH_TOMBSTONE):
-                self._open.append(replace(call, operation=Tombstone(call.operation), end=None))
-                self._until.append(1 << place)
+        if has_early_tombstones:
+            all_calls += _tombstones(self._answered)
+        self._open = [it for it in all_calls if not (it.is_answered or isinstance(it.operation, Look))]
         self._fences = _fences(self.calls)
         self._epochs = list(dict.fromkeys(_epochs(self.calls)))
+        self._most_lost = NEVER
 
     def run(self, seconds: float) -> Found:
-        found, limit = Found(), time.monotonic() + seconds
+        """Search for so many seconds. What a lagging replica did not have are mostly the last few calls."""
+        limit, states, found = time.monotonic() + seconds, 0, Found()
+        has_replica = any(it.is_loss and not it.operation.is_total for it in self._answered)
+        for self._most_lost in (3, 30, NEVER) if has_replica else (NEVER,):
+            found = self._run(limit)
+            states += found.states
+            if found.is_whole or found.is_given_up:
+                break
+        return replace(found, states=states)
+
+    def _run(self, limit: float) -> Found:
+        found = Found()
         everything = (1 << len(self._answered)) - 1
         seen = {(0, 0, self.first.normal)}
         path: list[Done] = []
@@ -128,9 +134,10 @@ class Search:
                 first_end = min(first_end, call.end or NEVER)
             place += 1
         found.sort(key=lambda it: it[1].end or NEVER)
+        last_begin = self._answered[answered.bit_length() - 1].begin if answered else 0
         for place, call in enumerate(self._open):
-            is_done = open_ >> place & 1 or answered & self._until[place]
-            if call.begin <= first_end and not is_done:
+            is_in_time = call.begin <= first_end and (call.last is None or call.last >= last_begin)
+            if is_in_time and not open_ >> place & 1:
                 found.append((1 << place, call))
         return found
 
@@ -161,6 +168,7 @@ class Search:
     def _after_loss(self, loss: Loss, state: State, path: list[Done]) -> Iterator[State]:
         """Yield what the server may have now: nothing, or an earlier state. Fences go on, or begin anew."""
         before = [self.first] if loss.is_total else [state, *(it.after for it in reversed(path)), self.first]
+        before = before[: self._most_lost + 1]
         for earlier in {it.normal: it for it in before}.values():
             for fence in dict.fromkeys((state.fence, 0 if loss.is_total else earlier.fence)):
                 kept = earlier.of_fence(fence)
@@ -171,23 +179,19 @@ class Search:
                 yield kept.of_epoch("not told")
 
 
-def _first_requests(calls: Iterable[Call]) -> Iterator[Call]:
+def _first_requests(calls: Iterable[Call], *, settles: bool) -> Iterator[Call]:
     """Yield the first request of each call that may have been sent twice."""
     for call in calls:
         if call.has_connected and call.is_answered:
-            yield replace(call, end=None, reply="", has_connected=False)
+            last = call.end if settles else None
+            yield replace(call, end=None, last=last, reply="", has_connected=False)
 
 
-def _with_overlaps(calls: Sequence[Call]) -> Iterator[Call]:
-    """Yield the calls, and say which sweeps may have met a lock of another call."""
+def _tombstones(calls: Iterable[Call]) -> Iterator[Call]:
+    """Yield what other calls may see of a call before it is done."""
     for call in calls:
-        if isinstance(call.operation, Reap):
-            end = call.end or NEVER
-            others = (it for it in calls if it is not call and not isinstance(it.operation, Look))
-            met = any(it.begin <= end and (it.end or NEVER) >= call.begin for it in others)
-            yield replace(call, may_skip=met)
-        else:
-            yield call
+        if isinstance(call.operation, WITH_TOMBSTONE):
+            yield replace(call, operation=Tombstone(call.operation), end=None, last=call.end)
 
 
 def _fences(calls: Iterable[Call]) -> dict[str, list[int]]:

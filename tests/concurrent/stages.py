@@ -1,4 +1,4 @@
-"""The stages of rounds: a store with its server, and the trouble that the server can have."""
+"""The stages: one for each store, with a server of its own."""
 
 from __future__ import annotations
 
@@ -7,165 +7,27 @@ import shutil
 import sqlite3
 import tempfile
 import time
-from collections.abc import Callable, Iterator
-from contextlib import ExitStack, closing
+from contextlib import closing
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import ClassVar
 
-from typing_extensions import Self
-
-from tests.concurrent.calls import Call, Loss, NewEpoch
+from tests.cluster import RedisCluster, slot_of
+from tests.concurrent.stage import PAUSE, Server, Stage, Trouble, wait_for
 from tests.failover import Watched
 from tests.maria import MariaServer
 from tests.memcached import MemcachedServer
 from tests.postgres import PostgresServer, PostgresStandby
-from tests.proxy import Proxy
 from tests.servers import RedisServer
-
-PAUSE = 0.4
-"""Seconds for which a server stands still."""
-Trouble = Callable[[], None]
-
-
-class Stage:
-    """A store that several clients can use.
-
-    * `has_line`, `skips_locked`, `repeats_alone`: see `Round`, `Search` and `Specification`.
-    * `patience`: the seconds after which a client gives a call up.
-    * `troubles_at_once`: in one round.
-    * `losses`: what the server has lost, as calls of the history.
-    """
-
-    has_line: ClassVar = True
-    skips_locked: ClassVar = False
-    repeats_alone: ClassVar = False
-    patience: ClassVar = 1.0
-    troubles_at_once: ClassVar = 3
-    url: str
-
-    def __init__(self) -> None:
-        self.servers = ExitStack()
-        self.losses: list[tuple[Loss, int, int, int]] = []
-        try:
-            self.start()
-        except BaseException:
-            self.servers.close()
-            raise
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.servers.close()
-
-    def start(self) -> None:
-        """Start the servers, and set `url`."""
-
-    def troubles(self) -> dict[str, Trouble]:
-        """What may happen to the server, by name. Each ends with a server that works."""
-        return {}
-
-    def repair(self) -> None:
-        """Have all servers up again, after a round."""
-
-    def history(self, keys: Iterator[str] | list[str]) -> list[Call]:
-        """What has happened to the data of each key."""
-        calls = []
-        for loss, begin, since, end in self.losses:
-            for key in keys:
-                calls.append(Call(client=-1, key=key, operation=loss, begin=begin, since=since, end=end))
-                calls.append(Call(client=-1, key=key, operation=NewEpoch(), begin=begin, since=since))
-        return calls
-
-    def lose(self, trouble: Trouble, *, is_total: bool) -> None:
-        """Note that the server loses data meanwhile."""
-        since, begin = time.time_ns() // 1000, time.monotonic_ns() // 1000
-        trouble()
-        self.losses.append((Loss(is_total), begin, since, time.monotonic_ns() // 1000))
-
-
-class Server(Stage):
-    """A store on one server, behind a network that can be cut."""
-
-    make: ClassVar[Callable[[], Any]]
-    loses_all: ClassVar = False
-
-    def start(self) -> None:
-        self.server = self.servers.enter_context(type(self).make())
-        self.network = self.servers.enter_context(Proxy(self.server.port))
-        self.url = self.url_of(self.network.port)
-
-    def url_of(self, port: int) -> str:
-        raise NotImplementedError
-
-    def troubles(self) -> dict[str, Trouble]:
-        return {
-            "kill": self.kill,
-            "pause": self.pause,
-            "cut": self.cut,
-            "lost answers": self.lose_answers,
-            "late requests": self.delay_requests,
-            "silence": self.silence,
-        }
-
-    def kill(self) -> None:
-        def restart() -> None:
-            self.server.kill()
-            self.server.start()
-
-        if self.loses_all:
-            self.lose(restart, is_total=True)
-        else:
-            restart()
-
-    def pause(self) -> None:
-        self.server.pause()
-        time.sleep(PAUSE)
-        self.server.resume()
-
-    def cut(self) -> None:
-        self.network.cut()
-        self.network.restore()
-
-    def lose_answers(self) -> None:
-        """Let the server do what a few requests say, and close their connections instead of an answer."""
-        for _ in range(6):
-            met = len(self.network.met)
-            self.network.lose(b"")
-            _wait(lambda: len(self.network.met) > met)  # noqa: B023 - it is called at once
-        self.network.restore()
-
-    def delay_requests(self) -> None:
-        """Let a few requests arrive when their clients have given them up."""
-        met = len(self.network.met)
-        for _ in range(3):
-            self.network.withhold(b"")
-        _wait(lambda: len(self.network.met) >= met + 3)
-        self.network.deliver()
-        _wait(lambda: not self.network.is_on_its_way)
-        self.network.restore()
-
-    def silence(self) -> None:
-        """Let the server do all requests, and lose its answers for a while."""
-        self.network.drop(replies=True)
-        time.sleep(PAUSE)
-        self.network.restore()
-
-
-def _wait(is_so: Callable[[], bool], seconds: float = 3) -> None:
-    """Wait for it, unless the clients are done before."""
-    until = time.monotonic() + seconds
-    while not is_so() and time.monotonic() < until:
-        time.sleep(0.005)
 
 
 class Redis(Server):
     """A Redis that writes each command to its file before it answers."""
 
     repeats_alone = True
+    settles = True
 
     @staticmethod
-    def make() -> RedisServer:
+    def make_server() -> RedisServer:
         return RedisServer(appendonly=True, appendfsync="no")
 
     def url_of(self, port: int) -> str:
@@ -174,14 +36,19 @@ class Redis(Server):
     def troubles(self) -> dict[str, Trouble]:
         return {**super().troubles(), "emptied": self.empty}
 
+    def ping(self) -> None:
+        with self.server.client() as client:
+            client.ping()
+
     def empty(self) -> None:
         self.lose(lambda: self.server.restart(keep_data=False), is_total=True)
 
 
 class Memcached(Server):
     has_line = False
+    pushes = False
     loses_all = True
-    make = MemcachedServer
+    make_server = MemcachedServer
 
     def url_of(self, port: int) -> str:
         return f"memcached://127.0.0.1:{port}"
@@ -189,20 +56,21 @@ class Memcached(Server):
 
 class Postgres(Server):
     skips_locked = True
-    make = PostgresServer
+    make_server = PostgresServer
 
     def url_of(self, port: int) -> str:
         return str(self.server.url_of("tests", port))
 
 
 class Maria(Postgres):
-    make = MariaServer
+    make_server = MariaServer
 
 
 class Sentinel(Stage):
     """A Redis with two replicas and three sentinels. A replica may not have all when it is promoted."""
 
     repeats_alone = True
+    settles = True
     patience = 0.5
     troubles_at_once = 1
 
@@ -216,9 +84,61 @@ class Sentinel(Stage):
     def fail_over(self, how: str) -> None:
         self.lose(lambda: self.watched.fail_over(how), is_total=False)
 
+    def ping(self) -> None:
+        with self.watched.primary.server.client() as client:
+            client.ping()
+
     def repair(self) -> None:
         """A silent server would answer again, though another one is the primary now."""
         self.watched.repair()
+
+
+class Cluster(Stage):
+    """A Redis Cluster of three primaries with replicas. Its slots move, and its primaries change in order."""
+
+    repeats_alone = True
+    settles = True
+    pushes = False
+    troubles_at_once = 2
+
+    def start(self) -> None:
+        self.cluster = self.servers.enter_context(RedisCluster(appendonly=True, appendfsync="no"))
+        self.url = self.cluster.url
+
+    def troubles(self) -> dict[str, Trouble]:
+        return {"kill": self.kill, "pause": self.pause, "move": self.move, "promote": self.promote}
+
+    def kill(self) -> None:
+        node = self._owner()
+        node.kill()
+        node.start()
+        self.repair()
+
+    def pause(self) -> None:
+        node = self._owner()
+        node.pause()
+        time.sleep(PAUSE)
+        node.resume()
+
+    def move(self) -> None:
+        """Move the slot of a key to another node, and back."""
+        slot = slot_of("one")
+        owner = self.cluster.owner(slot)
+        self.cluster.move(slot, self.cluster.others(slot)[0])
+        self.cluster.move(slot, owner)
+
+    def promote(self) -> None:
+        self.cluster.promote_replica_of(self._owner())
+
+    def ping(self) -> None:
+        for node in self.cluster.nodes:
+            self.cluster.ask(node, "PING")
+
+    def repair(self) -> None:
+        wait_for(self.cluster.is_whole, 30)
+
+    def _owner(self) -> RedisServer:
+        return self.cluster.owner(slot_of("one"))
 
 
 class Standby(Stage):
@@ -304,6 +224,7 @@ STAGES: dict[str, type[Stage]] = {
     "sqlite": Sqlite,
     "redis": Redis,
     "sentinel": Sentinel,
+    "cluster": Cluster,
     "postgres": Postgres,
     "standby": Standby,
     "synchronous": SynchronousStandby,

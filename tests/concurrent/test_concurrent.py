@@ -49,6 +49,7 @@ def processes() -> Iterator[list[Process]]:
         ("redis", ["kill", "lost answers", "late requests", "emptied"], True),
         ("redis", ["cut", "pause"], False),
         ("sentinel", ["killed"], True),
+        ("cluster", ["kill", "move"], True),
         ("postgres", ["kill", "lost answers", "late requests"], True),
         ("postgres", ["cut", "pause"], False),
         ("standby", ["failover"], True),
@@ -69,6 +70,7 @@ def test_concurrent_calls_answer_as_some_order_of_steps(
             calls=100,
             is_timed=is_timed,
             has_line=stage.has_line,
+            pushes=stage.pushes,
             patience=stage.patience,
         )
         may_happen = stage.troubles()
@@ -103,6 +105,7 @@ def test_a_planted_fault_is_found(processes: list[Process], tmp_path: Path, stor
             seed=os.getpid(),
             calls=60,
             has_line=stage.has_line,
+            pushes=stage.pushes,
             fault=fault,
         )
         own = [] if store == "memory" else processes
