@@ -45,7 +45,7 @@ test-all: test ## the same and what is left to it: all stores, brokers and pools
 	@$(RUN)pytest tests/worker/test_pubsub.py
 	@HISTORIES=5000 STRESS=1 $(RUN)pytest -n 2 tests/store/test_differential.py tests/store/test_stress.py
 	@$(BIN)/python -m tests.stress --store redis --store sqlite: --rounds 5
-	@$(BIN)/python -m tests.concurrent --seconds 200
+	@$(BIN)/python -m tests.concurrent --seconds 160
 
 # One process compiles the tests, where eight would do it at the same time.
 compiled:

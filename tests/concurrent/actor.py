@@ -24,8 +24,8 @@ from celery_exclusive.core.operations import (
 )
 from celery_exclusive.core.records import NEVER
 from celery_exclusive.stores.base import Reply, Wake
-from tests.concurrent.calls import Asked, Call, Look
-from tests.concurrent.round import LIMITS, Round
+from tests.concurrent.calls import Asked, Call, Keep, Look
+from tests.concurrent.round import CROWD, KEYS, Round
 
 HOUR = 3_600_000_000
 PER_GENERATION = 25
@@ -38,6 +38,7 @@ class Actor:
     def __init__(self, plan: Round, number: int) -> None:
         self._plan, self._number = plan, number
         self._random = random.Random(f"{plan.seed} {number}")
+        self._limits = plan.limits
         self._made = 0
         self._held: list[tuple[str, str, str]] = []
         self._woken: list[Wake] = []
@@ -78,16 +79,16 @@ class Actor:
         """Let a message be delivered."""
         key, chance = self._key(), self._chance
         return key, Acquire(
-            self._id(),
+            self._id(key),
             self._token(),
             self._ttl(),
-            LIMITS[key] if chance(0.9) else 2,
+            self._limits[key] if chance(0.9) else 2,
             redelivered=chance(0.25),
             promoted="of another store" if chance(0.05) else promoted,
             acks_late=chance(0.6),
             message=self._message() if chance(0.85) else None,
             max_waiting=self._random.choice((None, None, None, None, 1, 3)),
-            takes_over=(self._id(), self._random.choice(("queued", "again", "period")))
+            takes_over=(self._id(key), self._random.choice(("queued", "again", "period")))
             if chance(0.1)
             else None,
             at_once=chance(0.15),
@@ -105,7 +106,7 @@ class Actor:
             wake.id,
             self._token(),
             self._ttl(),
-            LIMITS[wake.key],
+            self._limits[wake.key],
             redelivered=chance(0.2),
             promoted=wake.epoch,
             acks_late=chance(0.6),
@@ -128,18 +129,17 @@ class Actor:
             window = self._random.choice(
                 ((0, 0), (HOUR, 3 * HOUR), *(((20_000, 100_000),) * self._plan.is_timed))
             )
-            return key, Enqueue(self._id(), self._message(), waits=window)
-        return key, Enqueue(self._id(), self._message(), LIMITS[key], **self._terms())
+            return key, Enqueue(self._id(key), self._message(), waits=window)
+        return key, Enqueue(self._id(key), self._message(), self._limits[key], **self._terms())
 
     def _alone(self) -> tuple[str, Asked]:
-        inherits, id, chance = None, self._id(), self._chance
-        key = self._key()
+        key, inherits, chance = self._key(), None, self._chance
         if self._held and chance(0.3):
             key, *lease = self._random.choice(self._held)
             inherits = (lease[0], lease[1])
         is_call = inherits is None and chance(0.5)
         return key, AcquireAlone(
-            id,
+            self._id(key),
             self._token(),
             self._ttl(),
             inherits,
@@ -149,20 +149,25 @@ class Actor:
         )
 
     def _keep(self) -> tuple[str, Asked]:
+        if self._held and not self._plan.is_timed and self._chance(0.5):
+            leases = tuple((key, Renew(id, token, self._ttl())) for key, id, token in self._held)
+            return leases[0][0], Keep(leases)
         if not self._held or self._chance(0.2):
-            return self._key(), Renew(self._id(), self._token(), self._ttl())
+            key = self._key()
+            return key, Renew(self._id(key), self._token(), self._ttl())
         key, id, token = self._random.choice(self._held)
         return key, Renew(id, token, self._ttl())
 
     def _restore(self) -> tuple[str, Asked]:
         if not self._held or self._chance(0.5):
             key = self._key()
-            return key, Restore(self._id(), self._token(), self._ttl(), LIMITS[key])
+            return key, Restore(self._id(key), self._token(), self._ttl(), self._limits[key])
         key, id, token = self._random.choice(self._held)
-        return key, Restore(id, token, self._ttl(), LIMITS[key])
+        return key, Restore(id, token, self._ttl(), self._limits[key])
 
     def _others(self) -> tuple[str, Asked]:
-        id, token = self._id(), self._token()
+        key, token = self._key(), self._token()
+        id = self._id(key)
         operations: list[Asked] = [
             Release(id, token, self._ending()),
             Requeue(id, token, self._ttl()),
@@ -173,7 +178,7 @@ class Actor:
             GiveUp(id, self._chance(0.5)),
             ForceRelease(id),
         ]
-        return self._key(), self._random.choice(operations)
+        return key, self._random.choice(operations)
 
     def _look(self) -> tuple[str, Asked]:
         return self._key(), Look()
@@ -196,10 +201,11 @@ class Actor:
         return self._random.random() < share
 
     def _key(self) -> str:
-        return self._random.choice((*LIMITS,))
+        return self._random.choice(KEYS)
 
-    def _id(self) -> str:
-        return f"{self._random.choice('abcde')}{self._made // PER_GENERATION}"
+    def _id(self, key: str) -> str:
+        letters = "abcdefghijklmnopqrst" if self._limits[key] == CROWD else "abcde"
+        return f"{self._random.choice(letters)}{self._made // PER_GENERATION}"
 
     def _token(self) -> str:
         """Of this delivery alone, or of one that another client may have, too."""

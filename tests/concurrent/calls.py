@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, fields, is_dataclass, replace
 from pathlib import Path
 from typing import Any, ClassVar
 
 from celery_exclusive.core import operations
-from celery_exclusive.core.operations import KeyOperation, Reap, Renew
+from celery_exclusive.core.operations import Applied, KeyOperation, Reap, Renew
 from celery_exclusive.stores import base
 from celery_exclusive.stores.base import Reply, Snapshot
 
@@ -46,7 +46,15 @@ class Tombstone:
         return self.of.id
 
 
-Asked = KeyOperation | Renew | Reap | Look | Loss | NewEpoch | Tombstone
+@dataclass(frozen=True, slots=True)
+class Keep:
+    """The renewals of several leases in one request. The history has a call of each of them."""
+
+    id: ClassVar[str] = ""
+    leases: tuple[tuple[str, Renew], ...]
+
+
+Asked = KeyOperation | Renew | Reap | Look | Keep | Loss | NewEpoch | Tombstone
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -73,7 +81,7 @@ class Call:
     last: int | None = None
     until: int = 0
     nows: tuple[int, ...] = ()
-    reply: Reply | Snapshot | str = ""
+    reply: Reply | Snapshot | Sequence[bool | None] | str = ""
     has_connected: bool = False
     may_skip: bool = False
 
@@ -84,6 +92,19 @@ class Call:
     @property
     def is_loss(self) -> bool:
         return isinstance(self.operation, Loss)
+
+    @property
+    def parts(self) -> list[Call]:
+        """The call, or a call of each lease that it has renewed. No lease waits for another one."""
+        if not isinstance(self.operation, Keep):
+            return [self]
+        answers = self.reply if self.is_answered else ["" for _ in self.operation.leases]
+        parts = zip(self.operation.leases, answers, strict=True)
+        return [
+            replace(self, key=key, operation=renew, reply=Reply(Applied(it)) if self.is_answered else "")
+            for (key, renew), it in parts
+            if it is not None
+        ]
 
     def of(self, key: str) -> Call:
         """The part of a sweep that concerns one key."""

@@ -18,7 +18,7 @@ from celery_exclusive.stores.redis.store import RedisStore
 from celery_exclusive.system.deadline import deadline
 from tests import nursery
 from tests.concurrent.actor import Actor
-from tests.concurrent.calls import Asked, Call, Look, write
+from tests.concurrent.calls import Asked, Call, Keep, Look, write
 from tests.concurrent.faults import planted
 from tests.concurrent.round import Round
 
@@ -80,7 +80,7 @@ class Client:
             call = self._call(*actor.next())
             actor.hear(call)
             if call.reply != NOT_DONE:
-                calls.append(call)
+                calls += call.parts
             if not call.is_answered or call.reply == NOT_DONE:
                 self._wait(self._stores[call.key])
             progress.note(self._number, made)
@@ -126,6 +126,8 @@ class Client:
             return (self._stale or self._stores)[key].inspect(key)
         if isinstance(operation, Reap):
             return store.reap(recovers_until=operation.recovers_until)
+        if isinstance(operation, Keep):
+            return store.renew(operation.leases)
         if isinstance(operation, Renew):
             (is_held,) = store.renew([(key, operation)])
             return NOT_DONE if is_held is None else Reply(Applied(is_held))

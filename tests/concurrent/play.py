@@ -11,7 +11,7 @@ from celery_exclusive.core.operations import Reap
 from tests.concurrent.calls import Call, Look, read
 from tests.concurrent.client import Client, Process, Progress
 from tests.concurrent.faults import planted
-from tests.concurrent.round import LIMITS, Round
+from tests.concurrent.round import KEYS, Round
 from tests.concurrent.search import NEVER, Search
 from tests.concurrent.specification import Specification
 from tests.concurrent.stage import Stage, Trouble
@@ -45,7 +45,7 @@ def play(
     calls = [_settled(stage, call) for call in _parts(plan, read(plan.folder))]
     if stage.skips_locked:
         calls = [*_with_skips(calls)]
-    calls += stage.history([*LIMITS])
+    calls += stage.history(KEYS)
     specification = Specification(
         offer=plan.offer,
         tombstone_ttl=plan.tombstone_ttl,
@@ -61,7 +61,7 @@ def play(
             has_early_tombstones=not stage.has_line,
             settles=stage.settles,
         )
-        for key in LIMITS
+        for key in KEYS
     }
 
 
@@ -95,5 +95,5 @@ def _parts(plan: Round, calls: list[Call]) -> list[Call]:
     """A sweep concerns each key of its namespace."""
     if plan.is_timed:
         return calls
-    swept = [call.of(key) for call in calls if isinstance(call.operation, Reap) for key in LIMITS]
+    swept = [call.of(key) for call in calls if isinstance(call.operation, Reap) for key in KEYS]
     return [*(call for call in calls if not isinstance(call.operation, Reap)), *swept]

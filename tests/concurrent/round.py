@@ -19,8 +19,9 @@ Fault = Literal[
     "stale reads",
 ]
 """What the clients do wrong on purpose. The search must find it."""
-LIMITS = {"one": 1, "another": 1, "two:ü": 2}
-"""The keys of a round, and how many may hold each."""
+KEYS = ("one", "another", "two:ü")
+CROWD = 12
+"""A limit that lets more owners hold a key than a step reads."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -48,6 +49,11 @@ class Round:
     stale_url: str = ""
 
     @property
+    def limits(self) -> dict[str, int]:
+        """The keys, and how many owners may hold each."""
+        return dict(zip(KEYS, (1, 1, 2 if self.seed % 3 else CROWD), strict=True))
+
+    @property
     def knows_instants(self) -> bool:
         """memcached runs `step` in the client, by the server's time."""
         return self.is_timed or not self.has_line
@@ -66,11 +72,11 @@ class Round:
 
     def namespace(self, key: str) -> str:
         """Fences are counted, and keys swept, by namespace."""
-        return f"{self.prefix}{list(LIMITS).index(key)}" if self.is_timed else self.prefix
+        return f"{self.prefix}{KEYS.index(key)}" if self.is_timed else self.prefix
 
     def open_stores(self, url: str = "") -> dict[str, Store]:
         """The store of each key."""
-        names = {key: self.namespace(key) for key in LIMITS}
+        names = {key: self.namespace(key) for key in KEYS}
         opened = {
             name: make_store(url or self.url, prefix=name, offer=self.offer, tombstone_ttl=self.tombstone_ttl)
             for name in set(names.values())

@@ -43,8 +43,10 @@ class State:
             ]
             stones = [(id, token) for id, (_, token) in kept.tombstones.items()]
         limit = kept.limit if leases or places else 1
+        due = kept.due if start is None and places else None
         self.normal = (
             limit,
+            due,
             fence,
             epoch,
             frozenset(leases),
@@ -132,7 +134,10 @@ class Specification:
         if isinstance(operation, Look):
             return self._without_grace(self._store.inspect("")), state
         reply: Reply = self._store.apply("", self._with_grace(operation))
-        after = State(memory.keys.get("") or _Key(), memory.fence, state.epoch, self.start)
+        found = memory.keys.get("") or _Key()
+        if isinstance(operation, Renew) and found.due and state.kept.due:
+            found.due = max(found.due, state.kept.due)  # a store may leave it as it is
+        after = State(found, memory.fence, state.epoch, self.start)
         return replace(reply, answer=self._without_grace(reply.answer)), after
 
     def _may_skip(self, state: State, call: Call, now: int) -> bool:
@@ -140,7 +145,7 @@ class Specification:
         if not (isinstance(call.operation, Reap) and isinstance(call.reply, Reply)) or call.reply.wake:
             return False
         due = state.kept.due if state.kept.entries else None
-        return call.may_skip or due is None or due > now
+        return call.may_skip or self.start is not None or due is None or due > now
 
     def _kept_or_dropped(self, state: State, latest: int) -> Iterator[State]:
         """A store may drop the leases of a key without a line when they are over, or when it is asked."""
