@@ -8,10 +8,11 @@ answer may come at any time after its begin, or never.
 from __future__ import annotations
 
 import time
+from collections import defaultdict
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 
-from celery_exclusive.core.operations import Drop, GiveUp, Granted, Release, Remove
+from celery_exclusive.core.operations import Drop, GiveUp, Granted, Release, Remove, ids_of
 from celery_exclusive.stores.base import Reply, Snapshot
 from tests.concurrent.calls import Call, Look, Loss, NewEpoch, Tombstone
 from tests.concurrent.specification import Specification, State
@@ -194,16 +195,19 @@ def _tombstones(calls: Iterable[Call]) -> Iterator[Call]:
             yield replace(call, operation=Tombstone(call.operation), end=None, last=call.end)
 
 
-def _fences(calls: Iterable[Call]) -> dict[str, list[int]]:
-    """Return the fences of each id that any answer names."""
-    found: dict[str, set[int]] = {}
+def _fences(calls: Sequence[Call]) -> dict[str, list[int]]:
+    """Return the fences of each id that any answer names. An id that takes a lease over takes its fence."""
+    found = defaultdict[str, set[int]](set)
     for call in calls:
         answer = call.reply.answer if isinstance(call.reply, Reply) else call.reply
         if isinstance(answer, Granted):
-            found.setdefault(call.operation.id, set()).add(answer.fence)
+            found[call.operation.id].add(answer.fence)
         owners = answer.holders if isinstance(answer, Snapshot) else getattr(answer, "by", ())
         for owner in owners:
-            found.setdefault(owner.id, set()).add(owner.fence)
+            found[owner.id].add(owner.fence)
+    heirs = [ids for call in calls if len(ids := ids_of(call.operation)) > 1]
+    for one, other in (*heirs, *reversed(heirs)):
+        found[one] = found[other] = found[one] | found[other]
     return {id: sorted(fences - {0}) for id, fences in found.items()}
 
 

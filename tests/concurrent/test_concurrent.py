@@ -39,7 +39,7 @@ def processes() -> Iterator[list[Process]]:
     "operations, on each store, while its server is killed, stands still, fails over, and loses connections, "
     "requests, answers or data",
     broke="the code before what the table below lists was mended",
-    figure="`make test`: 600 calls for each store; all of `make histories SECONDS=160`: 30 minutes",
+    figure="`make test`: 480 calls for each store; all of `make histories SECONDS=160`: 30 minutes",
     command="make histories SECONDS=60",
 )
 @pytest.mark.parametrize(
@@ -69,7 +69,7 @@ def test_concurrent_calls_answer_as_some_order_of_steps(
             directory=str(tmp_path),
             prefix="c",
             seed=os.getpid(),
-            calls=100,
+            calls=80,
             is_timed=is_timed,
             has_line=stage.has_line,
             pushes=stage.pushes,
