@@ -29,7 +29,7 @@ from celery_exclusive.core.step import step
 from celery_exclusive.errors import StoreRefused
 from celery_exclusive.stores.base import TASKS_PER_PAGE, Page, Snapshot
 from celery_exclusive.stores.sql import statements, transaction
-from celery_exclusive.stores.sql.server import ServerStore
+from celery_exclusive.stores.sql.server import ServerStore, ServerTransaction
 from celery_exclusive.stores.sql.transaction import Transaction
 from tests.store.conftest import Database, StartDatabase
 from tests.store.operations import LIFE, give, take
@@ -90,7 +90,7 @@ def test_a_free_key_is_acquired_and_released_by_one_statement_each(
     assert sent(lambda: store.apply("key", take("b"))) == parked
     leases = [("key", Renew("a", "token of a", LIFE)), ("unique", Renew("a", "t", LIFE))]
     assert sent(lambda: store.renew(leases)) == [begin, "SELECT", *updates, "COMMIT"]
-    line = ["SELECT", "SELECT", "SELECT", "UPDATE", "UPDATE", "SELECT"]
+    line = ["SELECT", "SELECT", "SELECT", "SELECT", "UPDATE", "UPDATE"]
     assert sent(lambda: store.apply("key", give("a"))) == [release, begin, *line, "COMMIT"]  # b is woken
     late = replace(take("late"), acks_late=True, recovers=True)
     kept = [begin, "SELECT", "SELECT", "INSERT", "INSERT", "COMMIT"]
@@ -552,3 +552,27 @@ def test_a_look_shows_no_lease_that_was_granted_after_its_time(
     store.apply("key", give("b"))
     assert store.transact(look, writes=False).holders == ()
     assert [owner.id for owner in store.inspect("key").holders] == ["a"]
+
+
+@pytest.mark.promise(
+    "A step in a database reads the clock after the last change of its key, also if another step has made "
+    "the row of the key meanwhile",
+    broke="the clock read, then a row found that was not there to be locked",
+)
+def test_a_lease_that_has_ended_before_the_step_does_not_hold_the_key(
+    store: ServerStore, other: ServerStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    lock, is_overtaken = ServerTransaction._lock, [False]
+
+    def overtaken(self: ServerTransaction, statement: str, *name: bytes) -> bool:
+        is_locked = lock(self, statement, *name)
+        if not is_overtaken[0]:
+            is_overtaken[0] = True
+            assert isinstance(other.apply("key", take("a", ttl=1)).answer, Granted)
+        return is_locked
+
+    store.epoch()
+    other.epoch()
+    monkeypatch.setattr(ServerTransaction, "_lock", overtaken)
+    answer = store.apply("key", replace(take("b"), redelivered=True)).answer
+    assert isinstance(answer, Granted)

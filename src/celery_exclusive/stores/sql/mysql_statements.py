@@ -65,8 +65,11 @@ WHERE namespace = %(namespace)s AND `key` = %(key)s AND ends > COALESCE(%(now)s,
 
 
 def _in_turn(statement: str) -> str:
-    """Split the lock and the clock into two statements: with --sysdate-is-now it stands still in one."""
-    return statement.replace("SELECT (", "").replace("), CLOCK", "; SELECT 0, CLOCK")
+    """Split the lock and the clock into two statements: with --sysdate-is-now it stands still in one.
+
+    The first column of the second one is null if there was no row to lock.
+    """
+    return statement.replace("SELECT (", "").replace("), CLOCK", "; SELECT NULLIF(FOUND_ROWS(), 0), CLOCK")
 
 
 _END = "; SET wait_timeout = DEFAULT"

@@ -67,13 +67,17 @@ class ServerTransaction(Transaction):
         return super()._space(worker)
 
     def _find(self, key: str, id: str) -> Found:
-        if not self.is_reading:
-            self._lock(statements.LOCK_KEY, self.namespace, to_bytes(key))
+        while not self.is_reading and not self._lock(statements.LOCK_KEY, self.namespace, to_bytes(key)):
+            found = super()._find(key, id)
+            if found.version is None:  # else another transaction has made the row after the clock was read
+                return found
         return super()._find(key, id)
 
-    def _lock(self, statement: str, *name: bytes) -> None:
-        _, now = self._one(statement, *name)
+    def _lock(self, statement: str, *name: bytes) -> bool:
+        """Lock a row, and read the clock. Return whether there is such a row."""
+        found, now = self._one(statement, *name)
         self.now = self.clock() if self.clock else now
+        return found is not None
 
 
 class ServerStore(SqlStore[ServerTransaction]):
