@@ -72,6 +72,7 @@ docs: ## build the site in site/, with search and the API: open site/index.html,
 	@rm -rf $(SITE)
 	@$(BIN)/python -m sphinx --fail-on-warning --keep-going --quiet docs $(SITE)
 	@rm -r $(SITE)/.doctrees
+	@echo 'open $(SITE)/index.html'
 
 dist: ## build the sdist and the wheel in dist/, whose README links to the site
 	@$(PYTHON) scripts/bootstrap demo

@@ -63,11 +63,11 @@ class Incident:
 
     def run(self, lab: Lab, code: int = 0, *, old: Lab | None = None, **names: object) -> str:
         """Run the next command of the section with these names, and compare what it prints with the page."""
-        self.names |= {name: str(value) for name, value in names.items()}
+        self.names |= {"proj": lab.module, **{name: str(value) for name, value in names.items()}}
         step = next(self.steps)
         assert old is None or "# with the old settings" in step.command
         app, *words = shlex.split(self.named(step.command), comments=True)[2:]
-        assert app == "proj"
+        assert app == lab.module
         self.count += 1
         output = lab.folder / f"command{self.count}"
         child = start(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import shlex
+import sys
 from collections.abc import Callable
 from typing import Any, get_args
 from uuid import uuid4
@@ -105,6 +106,17 @@ def test_a_waiting_task_is_told_its_place_its_holder_and_the_holders_worker(desk
     assert (answer["waiting"]["place"], answer["key"]["waiting"]) == (3, 3)
     assert answer["key"]["holders"][0]["workers"][0]["nodename"] == "celery@web1"
     assert (answer["waiting"]["task"], answer["waiting"]["args"]) == (TASK, "url='u', full=False")
+
+
+@pytest.mark.parametrize("words", [["-A", "my app"], ["--app", "my app"], ["--app=my app"]])
+def test_the_next_step_names_the_app_that_was_typed(
+    desk: Desk, monkeypatch: pytest.MonkeyPatch, words: list[str]
+) -> None:
+    key = key_of(desk)
+    hold(desk, key)
+    park(desk, key, "waits")
+    monkeypatch.setattr(sys, "argv", ["celery", *words, "locks", "why", "waits"])
+    assert desk.run("why", "waits").stdout.splitlines()[1] == f"next: celery -A 'my app' locks show {key}"
 
 
 @pytest.mark.proves("locks why")

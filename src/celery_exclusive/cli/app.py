@@ -2,6 +2,11 @@
 
 from __future__ import annotations
 
+import os
+import re
+import sys
+from itertools import pairwise
+from shlex import quote
 from typing import Any
 
 import click
@@ -10,6 +15,15 @@ from celery.bin.base import CLIContext
 from celery_exclusive.display import printable
 from celery_exclusive.errors import ExclusiveError
 from celery_exclusive.services import ATTRIBUTE, Services
+
+
+def as_typed(command: str) -> str:
+    """Return a command for a shell with the app that the operator has named in place of `proj`."""
+    words = sys.argv[1:]
+    named = [value for option, value in pairwise(words) if option in ("-A", "--app")]
+    named += [word.removeprefix("--app=") for word in words if word.startswith("--app=")]
+    app = next(iter(named), os.environ.get("APP"))
+    return re.sub("^celery -A proj ", lambda _: f"celery -A {quote(app)} ", command) if app else command
 
 
 def app_services(obj: CLIContext, *, is_used: bool = True) -> Services:

@@ -44,10 +44,10 @@ def release(obj: CLIContext, key: str, *, force: bool, reason: str, queued: bool
 
     The unique key of a task that has not begun, or of a period, is released at once. The message is not
     deleted: a task that has not run yet runs all the same, unless its message is lost. A held lock is not
-    released without --force: it is released when the task ends, or, if its worker is dead, after the time
-    that `locks ls` shows as LEASE LEFT. With --force the holder loses it at once; a task that still runs goes
-    on beside the next one, unless it calls lease.check(), which raises LeaseLost. The data of a damaged key
-    are deleted by --force, with the tasks that wait for it.
+    released without --force: it is released when the task ends, or, if its worker is dead, when its
+    lease has expired, as `locks show` says. With --force the holder loses it at once; a task that still runs
+    goes on beside the next one, unless it calls lease.check(), which raises LeaseLost. The data of a damaged
+    key are deleted by --force, with the tasks that wait for it.
 
     Each release is logged as a WARNING, and told to monitors as the event lock-released: the operator, the
     key, its holder, the holder's worker, and the reason.

@@ -14,7 +14,7 @@ from typing import Any
 import click
 from celery.bin.base import CLIContext
 
-from celery_exclusive.cli.app import app_services
+from celery_exclusive.cli.app import app_services, as_typed
 from celery_exclusive.cli.listing import place_line, state_lines, table
 from celery_exclusive.cli.records import answer_record, key_record, waiting_record
 from celery_exclusive.errors import StoreUnavailable, UnreadableKey, did_you_mean
@@ -145,7 +145,7 @@ def why(
     else:
         click.echo(answer.sentence)
         if answer.next_step:
-            click.echo(f"next: {answer.next_step}")
+            click.echo(f"next: {as_typed(answer.next_step)}")
     ctx.exit(3 if answer.reason == "store_down" else int(answer.is_trouble))
 
 

@@ -87,6 +87,7 @@ def of_waiting(key: KeyState, task: WaitingTask) -> Answer:
     else:
         reason = "in_line"
         text = f"WAITING: place {task.place:,} of {key.waiting:,} for {named(key)}, {lasts}; {_held(key)}"
+        show = show if key.holders else _IS_THERE_A_WORKER
     if task.ends_in is not None and task.over is None:
         text += f"; it {'gives up' if task.gives_up else 'expires'} in {duration(task.ends_in)}"
     if task.deaths:

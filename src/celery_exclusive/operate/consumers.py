@@ -60,7 +60,7 @@ class Consumers:
 
     def compare_store(self, services: Services) -> Iterator[Check]:
         """Yield a finding about each worker that takes tasks with options and uses no locks, or others."""
-        if not services.store.capabilities.listing:
+        if not (self.pids and services.store.capabilities.listing):
             return
         known = {(it.nodename, it.pid) for its in services.store.workers().values() for it in its}
         queues = {_queue_of(services.app, task) for task in tasks_with_options(services)}
@@ -90,7 +90,9 @@ class Consumers:
             fix = f"start a worker with -Q {printable(queue)}, or correct task_routes"
             yield Check("queues", "warning", text, fix)
         if not without:
-            text = f"{len(self.queues)} workers consume the queues of all tasks with options"
+            number = len(self.queues)
+            who = "1 worker consumes" if number == 1 else f"{number} workers consume"
+            text = f"{who} the queues of all tasks with options"
             yield Check("queues", "ok", text)
 
     def _compare_options(self, services: Services) -> Iterator[Check]:

@@ -174,9 +174,9 @@ def _not_known(services: Services, subject: str) -> Answer:
     hint = did_you_mean(subject, services.app.tasks)
     text = (
         f"NOT KNOWN here: {printable(subject)} neither holds nor waits for a key in {where}{listing}, and "
-        f"{result}{hint if hint != '.' else ''}. Its message may be in a queue: with "
-        "order='arrived' the store learns of a call when a worker receives it. Or its task has no options, "
-        "other processes use another store or exclusive_prefix, or it has ended or was dropped, and its "
-        "result has expired or was ignored"
+        f"{result}{hint if hint != '.' else ''}. Its message may be in a queue: a store "
+        "learns of most calls when a worker receives them. Or its worker has died, and it had acknowledged "
+        "early. Or its task has no options, other processes use another store or exclusive_prefix, or it has "
+        "ended or was dropped, and its result has expired or was ignored"
     )
     return Answer("not_ours", text, answers.command("inspect", "query_task", subject), is_trouble=True)
