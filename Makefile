@@ -15,7 +15,7 @@ LEVEL_postgres := stores postgres
 LEVEL_mariadb := stores mariadb
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-fast test-all compiled check docs dist matrix flake histories standstill timetable lock bench mutations
+.PHONY: help demo test test-fast test-all compiled check docs dist matrix flake histories standstill crashes timetable lock bench mutations
 
 help: ## this text
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-10s %s\n", $$1, $$2 }' Makefile
@@ -94,6 +94,11 @@ histories: ## concurrent calls on all stores while their servers fail, checked a
 standstill: ## tests while all processes stand still again and again: [TEST=tests/worker]
 	@$(PYTHON) scripts/bootstrap dev
 	@$(RUN)python scripts/standstill $(BIN)/pytest -n 4 --dist loadgroup $(or $(TEST),tests/worker)
+
+crashes: ## end a process at each request of a task's life: [STACK=redis-late] [SCENARIO=hand-on] [POINT='main 3 before worker']
+	@$(PYTHON) scripts/bootstrap dev
+	@CRASHES_STACK='$(STACK)' CRASHES_SCENARIO='$(SCENARIO)' CRASHES_POINT='$(POINT)' \
+		$(RUN)pytest -n $(if $(POINT),0 -s,12) -m large tests/worker/crashes
 
 timetable: ## measure the table in docs/endings.md
 	@$(PYTHON) scripts/bootstrap dev

@@ -206,13 +206,17 @@ def wait_until_gone(*pids: int) -> None:
 
 
 def start(
-    words: list[str], environment: dict[str, str], folder: Path, log_path: Path, *, pool: str, is_fresh: bool
-) -> Child | subprocess.Popen[bytes]:
-    """Start `celery WORDS`; `is_fresh`: in a process that has neither imported nor loaded anything."""
+    words: list[str], environment: dict[str, str], folder: Path, log_path: Path, *, pool: str = "prefork",
+    is_fresh: bool = False, module: str = "celery.__main__",
+) -> Child | subprocess.Popen[bytes]:  # fmt: skip
+    """Start `celery WORDS`, or the `main` of another module.
+
+    `is_fresh`: in a process that has neither imported nor loaded anything.
+    """
     nursery = None if is_fresh else Nursery.for_environment(environment, pool)
     if nursery:
-        return nursery.start(words, environment, folder, log_path)
-    code = f"{DEATH_OF_PARENT}; from celery.__main__ import main; main()"
+        return nursery.start(words, environment, folder, log_path, module)
+    code = f"{DEATH_OF_PARENT}; from {module} import main; main()"
     with log_path.open("ab") as log:
         return subprocess.Popen(
             [sys.executable, "-c", code, *words], env=environment, cwd=folder, stdin=subprocess.DEVNULL,

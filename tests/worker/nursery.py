@@ -65,10 +65,12 @@ class Nursery(nursery.Nursery):
         command = [sys.executable, "-c", f"{patches}from tests.worker.nursery import main; main()"]
         super().__init__(command, cwd=REPOSITORY, env=common, start_new_session=True)
 
-    def start(self, words: list[str], environment: Mapping[str, str], folder: Path, log: Path) -> Child:
-        """Start `celery WORDS` in this folder."""
+    def start(
+        self, words: list[str], environment: Mapping[str, str], folder: Path, log: Path, module: str
+    ) -> Child:
+        """Start `celery WORDS` in this folder, or another module with a `main`."""
         log.touch()
-        return Child(self, int(self.ask("start", words, dict(environment), str(folder), str(log))))
+        return Child(self, int(self.ask("start", words, dict(environment), str(folder), str(log), module)))
 
 
 @dataclass
@@ -104,12 +106,12 @@ def main() -> None:
     for module in MODULES:
         import_module(module)
     by_name("redis")  # Celery looks through all packages for extensions, once per process
-    if _serve():
-        sys.modules["celery.__main__"].main()
+    if module := _serve():
+        import_module(module).main()
 
 
-def _serve() -> bool:
-    """Return whether this is a child."""
+def _serve() -> str | None:
+    """Return, in a child, the module whose `main` it runs."""
     fork, waitpid = os.fork, os.waitpid
     if "gevent.monkey" in sys.modules:  # it would watch the children by a loop, which does not run here
         gevent_os = import_module("gevent.os")
@@ -118,16 +120,15 @@ def _serve() -> bool:
         if verb == "start":
             found: int | None = fork()
             if found == 0:
-                _become(*arguments)
-                return True
+                return _become(*arguments)
         else:
             ended, status = waitpid(arguments[0], os.WNOHANG)
             found = os.waitstatus_to_exitcode(status) if ended else None
         nursery.answer(found)
-    return False
+    return None
 
 
-def _become(words: list[str], environment: dict[str, str], folder: str, log: str) -> None:
+def _become(words: list[str], environment: dict[str, str], folder: str, log: str, module: str) -> str:
     exec(DEATH_OF_PARENT)
     os.setsid()
     output = os.open(log, os.O_WRONLY | os.O_APPEND)
@@ -137,3 +138,4 @@ def _become(words: list[str], environment: dict[str, str], folder: str, log: str
     os.environ.update(environment)
     os.chdir(folder)
     sys.argv = ["celery", *words]
+    return module

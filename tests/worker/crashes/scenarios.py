@@ -1,0 +1,134 @@
+"""The scenarios: what happens in the life of tasks while a process ends at one of its requests."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from tests.worker.crashes.lane import Lane
+
+
+@dataclass(frozen=True)
+class Scenario:
+    """One of them.
+
+    Parameters:
+        play: makes the calls, and arms the point. All that it waits for is also over when the victim ends.
+        task: the task of the call that shows, at the end, that the key is free.
+        roles: whose requests are points.
+        fewest: the number of points that it has at least.
+    """
+
+    name: str
+    play: Callable[[Lane, str], None]
+    task: str
+    fewest: int
+    roles: tuple[str, ...] = ("publisher", "main", "child 1", "child 2", "courier", "releaser")
+
+
+def free(lane: Lane, key: str) -> None:
+    """A key is free, and one task runs."""
+    lane.arm()
+    lane.call("alone", key, "a")
+    lane.wait_for("end", "a")
+
+
+def busy(lane: Lane, key: str) -> None:
+    """A key is busy: a task is parked, and its turn comes by the broker."""
+    lane.call("alone", key, "h", to=lane.survivor, hold=True)
+    lane.wait_for("start", "h")
+    lane.arm()
+    lane.call("alone", key, "b")
+    lane.wait_until_in_line(1, "alone", key)
+    lane.open(key)
+    lane.wait_for("end", "b")
+
+
+def hand_on(lane: Lane, key: str) -> None:
+    """A run ends, and its worker runs the next task in line at once."""
+    lane.call("alone", key, "a", hold=True)
+    lane.wait_for("start", "a")
+    lane.call("alone", key, "b")
+    lane.wait_until_in_line(1, "alone", key)
+    lane.arm()
+    lane.open(key)
+    lane.wait_for("end", "b")
+
+
+def order(lane: Lane, key: str) -> None:
+    """Calls take their places in line when they are published."""
+    lane.arm()
+    lane.call("ordered", key, "a", hold=True)
+    lane.wait_for("start", "a")
+    for tag in ("b", "c"):
+        lane.call("ordered", key, tag)
+    lane.open(key)
+    lane.wait_for("end", "c")
+
+
+def unique(lane: Lane, key: str) -> None:
+    """A unique task is retried; a second call is a duplicate."""
+    lane.arm()
+    lane.call("once", key, "a", hold=True)
+    lane.wait_for("start", "a")
+    lane.call("once", key, "duplicate")
+    lane.open(key)
+    lane.eventually(lambda: lane.journal.events("end", attempt=1) or lane.end, "the end of the retry")
+
+
+def chord(lane: Lane, key: str) -> None:
+    """An exclusive and a unique task are members of a chord."""
+    lane.arm()
+    lane.call("chord", key, "chord")
+    lane.wait_for("gathered", "chord")
+
+
+def recover(lane: Lane, key: str) -> None:
+    """A worker has died with a run; the victim recovers it, or, with early acknowledgement, runs the next."""
+    doomed = lane.start_worker("doomed")
+    lane.call("alone", key, "a", to=doomed, hold=True)
+    lane.wait_for("start", "a")
+    lane.call("alone", key, "b")
+    lane.wait_until_in_line(1, "alone", key)
+    lane.adopt(lane.victim, doomed.queue)
+    lane.let_sweep(lane.victim)
+    lane.kill(doomed)
+    lane.open(key)
+    holders = lambda: lane.state("alone", key).holders  # noqa: E731
+    lane.eventually(
+        lambda: not holders() or holders()[0].remaining < 0.4, "the last half second of the lease"
+    )
+    lane.let_sweep()
+    lane.eventually(lambda: not holders() or not holders()[0].remaining, "the end of the lease")
+    lane.arm()
+    lane.let_sweep(lane.victim)
+    lane.wait_for("end", "b")
+
+
+def debounce(lane: Lane, key: str) -> None:
+    """Three calls join a window, which ends."""
+    lane.let_sweep()
+    lane.arm()
+    for tag in "abc":
+        lane.call("late", key, tag)
+    over = time.monotonic() + 0.4
+    lane.eventually(lambda: time.monotonic() > over or lane.end, "the end of the window")
+    lane.let_sweep(lane.victim)
+    lane.wait_for("end", "c")
+
+
+WITH_REAPER = ("publisher", "main", "child 1", "child 2", "courier", "releaser", "reaper")
+SCENARIOS = {
+    scenario.name: scenario
+    for scenario in (
+        Scenario("free key", free, "alone", 10),
+        Scenario("busy key", busy, "alone", 18),
+        Scenario("hand-on", hand_on, "alone", 12),
+        Scenario("order", order, "ordered", 20),
+        Scenario("unique", unique, "once", 15),
+        Scenario("chord", chord, "alone", 15),
+        Scenario("recover", recover, "alone", 15, WITH_REAPER),
+        Scenario("debounce", debounce, "late", 12, WITH_REAPER),
+    )
+}
