@@ -39,7 +39,10 @@ def processes() -> Iterator[list[Process]]:
     "operations, on each store, while its server is killed, stands still, fails over, and loses connections, "
     "requests, answers or data",
     broke="the code before what the table below lists was mended",
-    figure="`make test`: 480 calls for each store; all of `make histories SECONDS=160`: 30 minutes",
+    figure=(
+        "three runs in a row on all stores, seeds 11000, 12000 and 13000: 82 rounds, 107,084 calls, 423 without "
+        "an answer, none without an order. `make test`: 480 calls for each store; `make test-all`: 30 minutes"
+    ),
     command="make histories SECONDS=60",
 )
 @pytest.mark.parametrize(
@@ -55,7 +58,7 @@ def processes() -> Iterator[list[Process]]:
         ("postgres", ["kill", "lost answers", "late requests"], True),
         ("postgres", ["cut", "pause"], False),
         ("standby", ["failover"], True),
-        ("synchronous", ["failover"], False),
+        pytest.param("synchronous", ["failover"], False, marks=pytest.mark.large),
         ("maria", ["kill", "lost answers"], True),
         ("memcached", ["kill", "lost answers", "late requests"], True),
     ],
