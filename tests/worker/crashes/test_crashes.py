@@ -15,7 +15,7 @@ from tests.worker.crashes.sweep import Sweep
 
 SHARES = 10
 CHOSEN = int(os.environ.get("CRASHES_SHARE") or date.today().toordinal() % SHARES)  # noqa: DTZ011
-"""The share of all points that `make test` tries: another one each day."""
+"""The share of all points that a quick sweep tries: another one each day."""
 STACK, SCENARIO, POINT = (os.environ.get(f"CRASHES_{name}", "") for name in ("STACK", "SCENARIO", "POINT"))
 """What `make crashes` is to try, of all."""
 each_stack = pytest.mark.parametrize("stack", [stack for stack in STACKS if STACK in str(stack)], ids=str)
@@ -32,6 +32,7 @@ each_stack = pytest.mark.parametrize("stack", [stack for stack in STACKS if STAC
         "second offer"
     ),
 )
+@pytest.mark.large
 @pytest.mark.timeout(1200)
 @pytest.mark.parametrize("stack", [stack for stack in STACKS if stack.broker == "redis"], ids=str)
 def test_a_tenth_of_all_points(make_lane: Callable[[Stack], Lane], stack: Stack) -> None:
