@@ -171,7 +171,7 @@ def test_each_link_of_the_readme_of_a_package_leads_to_the_site(
 def test_the_sdist_has_the_repository_and_the_wheel_has_the_package_alone(packages: Path) -> None:
     clone = packages.parent
     kept = {file.relative_to(clone) for file in clone.rglob("*") if file.is_file()}
-    expected = {str(file) for file in kept if file.parts[0] != "dist"}
+    expected = {str(file) for file in kept if not {"dist", "__pycache__"} & {*file.parts}}
     (sdist,), (wheel,) = packages.glob("*.tar.gz"), packages.glob("*.whl")
     with tarfile.open(sdist) as archive:
         files = {name.partition("/")[2] for name in archive.getnames()}
