@@ -98,7 +98,7 @@ standstill: ## tests while all processes stand still again and again: [TEST=test
 crashes: ## end a process at each request of a task's life: [STACK=redis-late] [SCENARIO=hand-on] [POINT='main 3 before worker']
 	@$(PYTHON) scripts/bootstrap dev
 	@CRASHES_STACK='$(STACK)' CRASHES_SCENARIO='$(SCENARIO)' CRASHES_POINT='$(POINT)' \
-		$(RUN)pytest -n $(if $(POINT),0 -s,12) -m large tests/worker/crashes
+		$(RUN)pytest -n $(if $(POINT),0 -s,12) -m large tests/worker/crashes/test_crashes.py::test_all_points
 
 timetable: ## measure the table in docs/endings.md
 	@$(PYTHON) scripts/bootstrap dev
