@@ -100,7 +100,7 @@ crashes: ## end a process at each request of a task's life: [STACK=redis-late] [
 	@CRASHES_STACK='$(STACK)' CRASHES_SCENARIO='$(SCENARIO)' CRASHES_POINT='$(POINT)' \
 		$(RUN)pytest -n $(if $(POINT),0 -s,12) -m large tests/worker/crashes/test_crashes.py::test_all_points
 
-timetable: ## measure the table in docs/endings.md
+timetable: ## measure the table in docs/reference/endings.md
 	@$(PYTHON) scripts/bootstrap dev
 	@rm -rf .timetable && mkdir .timetable
 	@TIMETABLE='$(CURDIR)/.timetable' $(RUN)pytest -n 2 --dist loadgroup $$(grep -rl '\.note(' tests/worker --include='test_*.py')
@@ -110,6 +110,6 @@ lock: ## pin the newest versions of all dependencies in requirements/
 	@$(PYTHON) scripts/bootstrap dev
 	@UV='$(BIN)/uv' scripts/lock
 
-bench: ## measure docs/speed.md, beside other packages: [ROWS='noop pair']
+bench: ## measure docs/project/speed.md, beside other packages: [ROWS='noop pair']
 	@$(PYTHON) scripts/bootstrap dev peers
 	@$(RUN)python -m bench $(ROWS)

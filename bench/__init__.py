@@ -1,1 +1,1 @@
-"""The figures that the docs state: `make bench` writes docs/speed.md, `make bench ROWS=noop` a row of it."""
+"""The figures that the docs state: `make bench` writes speed.md, `make bench ROWS=noop` a row of it."""

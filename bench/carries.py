@@ -1,4 +1,4 @@
-"""The capacity of one core of a server, calculated from measured costs: the tables of docs/speed.md."""
+"""The capacity of one core of a server, calculated from measured costs: the tables of speed.md."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The chart of docs/speed.md: ours, the best other and the goal of each row, by the speed of the base."""
+"""The chart of speed.md: ours, the best other and the goal of each row, by the speed of the base."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A Redis Cluster, by this store and by redis-py: `make bench ROWS=cluster` writes docs/redis.md."""
+"""A Redis Cluster, by this store and by redis-py: `make bench ROWS=cluster` writes docs/how-to/redis.md."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ from celery_exclusive.stores.redis.store import Run
 from tests.cluster import RedisCluster, slot_of
 from tests.servers import wait_until
 
-PAGE = Path(__file__).parents[1] / "docs" / "redis.md"
+PAGE = Path(__file__).parents[1] / "docs/how-to/redis.md"
 HEAD = "| | this store | `redis.cluster.RedisCluster` |\n|---|---|---|\n"
 LEASES = 300
 TIMEOUT = 2

@@ -1,4 +1,4 @@
-"""The measured figures: for a terminal, in the tables of docs/speed.md, and as JSON beside the page."""
+"""The measured figures: for a terminal, in the tables of speed.md, and as JSON beside the page."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from bench.chart import svg
 from bench.row import Figure, Row
 from tests.servers import RedisServer
 
-PAGES = Path(__file__).parents[1] / "docs"
+PAGES = Path(__file__).parents[1] / "docs/project"
 PACKAGES = ("celery", "kombu", "redis", "python-redis-lock", *peers.UNIQUE)
 CORES = {1: "one core", 2: "two cores"}
 HEAD = "| what | floor | the best other | ours | goal |\n|---|---|---|---|---|\n"
@@ -57,7 +57,7 @@ class Report:
 
 
 def with_tables(page: str, kept: dict[str, Any], rows: list[Row]) -> str:
-    """Return the text of docs/speed.md with the tables of these rows, and what they were measured on."""
+    """Return the text of speed.md with the tables of these rows, and what they were measured on."""
     under = ", ".join([kept["machine"], *(f"{name} {number}" for name, number in kept["versions"].items())])
     page = replaced(page, "table", f"{markdown(rows)}\n({under}.)\n")
     return replaced(page, "carries", carries.tables(rows))

@@ -154,8 +154,8 @@ def test_the_steps_of_a_task_are_traced_in_each_process() -> None:
 
 
 @pytest.mark.promise(
-    "[speed.md](speed.md) states what was measured, each row beside plain Celery and other packages in the "
-    "same run",
+    "[speed.md](project/speed.md) states what was measured, each row beside plain Celery and other packages "
+    "in the same run",
     name="speed page",
     broke=(
         "ratios of medians, a start compared with another key's, the longest key left out, tasks counted "

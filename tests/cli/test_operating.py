@@ -19,7 +19,7 @@ from tests.worker.journal import eventually
 from tests.worker.lab import Lab, Worker, start
 from tests.worker.message import stop_consuming
 
-PAGE: Final = (Path(__file__).parents[2] / "docs/operating.md").read_text()
+PAGE: Final = (Path(__file__).parents[2] / "docs/how-to/operate.md").read_text()
 ONCE: Final = "tests.worker.shop_unique"
 WAIT: Final = "tests.worker.shop.wait"
 
@@ -269,8 +269,8 @@ INCIDENTS: Final = {
 
 
 @pytest.mark.promise(
-    "The commands of each incident of [Operating](operating.md) print what the page shows, and mend it, with "
-    "real workers",
+    "The commands of each incident of [Operating](how-to/operate.md) print what the page shows, and mend it, "
+    "with real workers",
     name="the incidents of the runbook",
     broke="another word on the page; `locks why` that ends with an error while the store is down",
 )

@@ -122,7 +122,7 @@ def test_the_api_of_the_site_has_each_public_name_and_no_other(site: Path) -> No
     broke="the search index removed",
 )
 def test_a_search_in_the_site_finds_a_page_without_a_server(site: Path, browser: Browser) -> None:
-    browser.open(f"file://{site}/quickstart.html")
+    browser.open(f"file://{site}/tutorial/first-task.html")
     browser.type("input[name=q]", "DuplicateTask\n")
     assert any("celery_exclusive" in found for found in browser.texts("#search-results li a"))
 

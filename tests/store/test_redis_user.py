@@ -1,4 +1,4 @@
-"""The smallest Redis user of docs/security.md can do all that a store has to do, and needs all its rights."""
+"""The smallest Redis user of security.md can do all that a store has to do, and needs all its rights."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ from tests.servers import RedisServer, wait_until
 from tests.worker.journal import eventually
 
 (LINE,) = re.findall(
-    r"^ACL SETUSER .*", (Path(__file__).parents[2] / "docs/security.md").read_text(), re.MULTILINE
+    r"^ACL SETUSER .*", (Path(__file__).parents[2] / "docs/how-to/security.md").read_text(), re.MULTILINE
 )
 COMMANDS = re.findall(r"\+(\S+)", LINE)
 LONG, SHORT = 60 * SECOND, SECOND // 10
@@ -120,7 +120,7 @@ def step_aside(store: Store) -> None:
 
 
 @pytest.mark.promise(
-    "The Redis user of docs/security.md is enough, and the smallest that is, on Valkey and on Redis 7.0. "
+    "The Redis user of security.md is enough, and the smallest that is, on Valkey and on Redis 7.0. "
     "An error about a missing right names the command or the keys, and what to grant",
     name="smallest Redis user",
     broke=(
@@ -138,7 +138,7 @@ def test_the_smallest_user_can_do_all_that_a_store_has_to_do(server: RedisServer
 @pytest.mark.parametrize("command", COMMANDS)
 def test_without_any_one_of_its_commands_something_fails(server: RedisServer, command: str) -> None:
     store = store_of_user(server, re.sub(rf"\+{command}(?= |$)", "", LINE))
-    with pytest.raises(StoreUnavailable, match=r"docs/security\.md") as refused:
+    with pytest.raises(StoreUnavailable, match=r"docs/how-to/security\.md") as refused:
         live(store)
     text = str(refused.value)
     assert text.endswith((f": ACL SETUSER locks +{command}", "ACL LOG shows which one is missing"))
@@ -178,7 +178,9 @@ def test_the_smallest_user_needs_one_right_more_behind_sentinel_and_for_replicas
     right, url = request.getfixturevalue(shape)
     store = store_of_user(server, LINE, url=url)
     for use in (store.check, lambda: acquire(store, "a/1")):
-        with pytest.raises(StoreUnavailable, match=rf"docs/security\.md .*: ACL SETUSER locks \+{right}$"):
+        with pytest.raises(
+            StoreUnavailable, match=rf"docs/how-to/security\.md .*: ACL SETUSER locks \+{right}$"
+        ):
             use()
     store.close()
     store = store_of_user(server, f"{LINE} +{right}", url=url)

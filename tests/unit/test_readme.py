@@ -96,7 +96,7 @@ def test_the_readme_is_short() -> None:
 
 
 def test_the_limits_that_decide_fit_on_a_page() -> None:
-    assert len((ROOT / "docs/limits.md").read_text().splitlines()) <= 40
+    assert len((ROOT / "docs/reference/limits.md").read_text().splitlines()) <= 40
 
 
 def test_there_are_examples() -> None:
@@ -120,7 +120,7 @@ def test_an_example_within_a_sentence_or_a_table_runs(example: Example, run: Cal
     broke="the lock left out of an endpoint",
 )
 def test_the_endpoints_of_the_async_page_publish_look_and_lock(run: Callable[..., None]) -> None:
-    (code,) = (block.code for block in BLOCKS if block.page.name == "async.md" and "FastAPI" in block.code)
+    (code,) = (block.code for block in BLOCKS if block.page.name == "fastapi.md" and "FastAPI" in block.code)
     run(code + ENDPOINTS)
 
 

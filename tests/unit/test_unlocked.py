@@ -1,4 +1,4 @@
-"""What runs a body without a message takes no lock, `apply()` apart, as docs/limits.md says."""
+"""What runs a body without a message takes no lock, `apply()` apart, as docs/reference/limits.md says."""
 
 from __future__ import annotations
 

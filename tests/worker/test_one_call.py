@@ -254,7 +254,7 @@ def test_a_duplicate_gets_the_handle_of_the_task_that_holds_the_key_or_an_error(
     broke="refused before: an own id, a retry, members of canvases, a call within its own run, at the end of "
     "a run, with results by rpc, with a receiver, that may go without its key, with a wrong argument of the "
     "other option; an expired lease counted; a silent store asked again",
-    figure="[speed](speed.md)",
+    figure="[speed](project/speed.md)",
 )
 @pytest.mark.parametrize(
     "options",
@@ -1083,7 +1083,7 @@ def far_app(make_app: Any, redis_url: str, proxy: Proxy, begin: Callable[[], obj
     "the key: also after a lost answer, for a duplicate, while the store is away, after an error in "
     "between, and for messages that it wakes",
     name="store works while the message is made",
-    figure="[speed](speed.md)",
+    figure="[speed](project/speed.md)",
 )
 def test_another_store_acquires_the_key_while_the_message_is_made(
     make_app: Any, redis_url: str, redis_server: RedisServer, proxy: Proxy

@@ -28,7 +28,7 @@ the line, so no worker logs that it is parked. All else is the same.
 `tests/worker/test_policies.py` writes this page from the behaviour of real workers.
 The AsyncResult of a call has `outcome` and `existing_id`. The AsyncResult of a chain or
 chord has neither. Calls that were given the task id `<id>` themselves have a
-[recipe](../recipes.md#a-task-id-of-your-own).
+[recipe](../how-to/recipes.md#a-task-id-of-your-own).
 
 | policy | the caller gets | the worker logs | the result | the next step gets | the chord's body gets |
 |---|---|---|---|---|---|

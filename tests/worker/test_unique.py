@@ -277,7 +277,7 @@ def test_a_task_that_publishes_itself_from_its_body_gets_an_error(stage: Stage) 
 
 @pytest.mark.promise(
     "A unique call asks the store once to publish, also for a conflict, and once for each member of a group",
-    figure="what a group of 10,000 takes: [speed](speed.md)",
+    figure="what a group of 10,000 takes: [speed](project/speed.md)",
 )
 @of_fast_part
 @ONCE

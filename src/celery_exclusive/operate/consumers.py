@@ -107,7 +107,7 @@ class Consumers:
             if others := [name for name, text in mine.items() if theirs.get(name, text) != text]:
                 here, there = (printable(its[others[0]]) or "no options" for its in (mine, theirs))
                 found.append(f"{told} has {there} for {_first(others)}, and this process {here}")
-        fix = "run one release of the code everywhere: see docs/deploys.md"
+        fix = "run one release of the code everywhere: see docs/how-to/deploy.md"
         yield from (Check("options", "warning", text, fix) for text in found)
         if not found:
             yield Check(

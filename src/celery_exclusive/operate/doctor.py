@@ -180,7 +180,9 @@ def _sweeps(services: Services) -> Iterator[Check]:
     releases = {it.release for it in found} | {own_record("").release}
     if len(releases) > 1:
         text = f"this process and the workers of the last day have releases {', '.join(sorted(releases))}"
-        yield Check("releases", "warning", printable(text), "run one release everywhere: see docs/deploys.md")
+        yield Check(
+            "releases", "warning", printable(text), "run one release everywhere: see docs/how-to/deploy.md"
+        )
 
 
 def _prefixes(services: Services) -> Iterator[Check]:
@@ -193,7 +195,9 @@ def _prefixes(services: Services) -> Iterator[Check]:
             count, workers = sum(1 for _ in store.places()), store.workers()
         if count and not workers:
             text = f"{count} tasks wait under exclusive_prefix {printable(prefix)}, which no worker has"
-            fix = "if they are tasks of this app, start a worker with it, or move them: see docs/dropping.md"
+            fix = (
+                "if they are tasks of this app, start a worker with it, or move them: see docs/how-to/drop.md"
+            )
             yield Check("prefixes", "warning", text, fix)
     named = ", ".join(map(printable, [own, *others[:_NAMED]])) + " and others" * (len(others) > _NAMED)
     yield Check("prefixes", "ok", f"the store has locks under exclusive_prefix {named}")

@@ -130,7 +130,7 @@ def setting_warnings(services: Services) -> list[str]:
         found.append(
             f"store {store.url}: it is another server than the broker, and tasks that wait are published "
             "from there, so every client with write access to it can publish tasks. Set exclusive_secret to "
-            "one random string in all processes: see docs/security.md"
+            "one random string in all processes: see docs/how-to/security.md"
         )
     if services.origin == DJANGO_CACHE:
         found.append(

@@ -39,7 +39,7 @@ HINTS = {
     **dict.fromkeys((" alert certificate", " alert unknown ca", " alert bad certificate"), _CLIENT),
 }
 """The next steps, by words of errors. The first word that is found counts. Empty: `to_grant` makes it."""
-_LINE = "as the ACL line in docs/security.md does"
+_LINE = "as the ACL line in docs/how-to/security.md does"
 
 
 def to_grant(text: str, user: str) -> str:
