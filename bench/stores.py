@@ -19,7 +19,7 @@ from tests.memcached import MemcachedServer
 from tests.postgres import PostgresServer
 from tests.servers import RedisServer, wait_until
 
-PAGE = Path(__file__).parents[1] / "choose-store.md"
+PAGE = Path(__file__).parents[1] / "docs/how-to/choose-store.md"
 CONFIRMED = "?replicas=1"
 HEAD = "| store | acquire + release | times the floor | 1,000 leases renewed |\n|---|---|---|---|\n"
 

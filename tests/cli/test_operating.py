@@ -19,7 +19,8 @@ from tests.worker.journal import eventually
 from tests.worker.lab import Lab, Worker, start
 from tests.worker.message import stop_consuming
 
-PAGE: Final = (Path(__file__).parents[2] / "docs/how-to/operate.md").read_text()
+HOW_TO: Final = Path(__file__).parents[2] / "docs/how-to"
+PAGES: Final = [(HOW_TO / f"{name}.md").read_text() for name in ("operate", "move-store")]
 ONCE: Final = "tests.worker.shop_unique"
 WAIT: Final = "tests.worker.shop.wait"
 
@@ -43,7 +44,8 @@ def steps_of(section: str) -> list[Step]:
 
 SECTIONS: Final = {
     text.partition("\n")[0]: steps
-    for text in re.split(r"^## ", PAGE, flags=re.MULTILINE)
+    for page in PAGES
+    for text in re.split(r"^## ", page, flags=re.MULTILINE)
     if (steps := steps_of(text))
 }
 
@@ -270,7 +272,7 @@ INCIDENTS: Final = {
 
 @pytest.mark.promise(
     "The commands of each incident of [Operating](how-to/operate.md) print what the page shows, and mend it, "
-    "with real workers",
+    "with real workers; so do the commands of [a move](how-to/move-store.md)",
     name="the incidents of the runbook",
     broke="another word on the page; `locks why` that ends with an error while the store is down",
 )

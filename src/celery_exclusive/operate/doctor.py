@@ -195,9 +195,7 @@ def _prefixes(services: Services) -> Iterator[Check]:
             count, workers = sum(1 for _ in store.places()), store.workers()
         if count and not workers:
             text = f"{count} tasks wait under exclusive_prefix {printable(prefix)}, which no worker has"
-            fix = (
-                "if they are tasks of this app, start a worker with it, or move them: see docs/how-to/drop.md"
-            )
+            fix = "if they are tasks of this app, start a worker with it, or see docs/how-to/move-store.md"
             yield Check("prefixes", "warning", text, fix)
     named = ", ".join(map(printable, [own, *others[:_NAMED]])) + " and others" * (len(others) > _NAMED)
     yield Check("prefixes", "ok", f"the store has locks under exclusive_prefix {named}")

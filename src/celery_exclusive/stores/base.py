@@ -378,7 +378,7 @@ def newer_version(url: str, names: str) -> str:
         f"store {url}: it holds locks of a newer version of celery-exclusive ({names}), which this one does "
         "not see: a task of that version and one of this may run at the same time, and what waits in its "
         "lines runs on newer workers alone. Run the newer release, or take its lines along: see "
-        "docs/how-to/deploy.md"
+        "docs/how-to/move-store.md"
     )
 
 
