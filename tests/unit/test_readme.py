@@ -23,8 +23,8 @@ from tests.worker.lab import disconnect
 
 pytestmark = pytest.mark.promise(
     "The examples of README and docs run, also within sentences and tables; each relative link leads "
-    "somewhere; README has 150 lines at most, the page of limits 40",
-    broke="another word in an example; a link to a heading that is not there; 151 lines",
+    "somewhere; README has 120 lines at most, the page of limits 40",
+    broke="another word in an example; a link to a heading that is not there; 121 lines",
 )
 
 T = TypeVar("T")
@@ -92,7 +92,7 @@ def run(
 
 
 def test_the_readme_is_short() -> None:
-    assert len(README.read_text().splitlines()) <= 150
+    assert len(README.read_text().splitlines()) <= 120
 
 
 def test_the_limits_that_decide_fit_on_a_page() -> None:
