@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 
-from celery_exclusive.core.operations import Reap
+from celery_exclusive.core.operations import Acquire, Reap
+from celery_exclusive.stores.base import Reply
 from tests.concurrent.calls import Call, Look, read
 from tests.concurrent.client import Client, Process, Progress
 from tests.concurrent.faults import planted
@@ -25,10 +26,11 @@ def play(
     The troubles come one after the other, each when a further part of the calls is made.
     """
     stage.clear()
-    epochs = {}
+    epochs, marks = {}, {}
     for key, store in plan.open_stores().items():
         store.reap()  # a cluster makes the epochs of its parts when it sweeps
         epochs[key] = store.epoch()
+        marks |= {part.epoch(): epochs[key] for part in getattr(store, "buckets", ())}
         store.close()
     progress = Progress(plan)
     with planted("" if processes else plan.fault), ThreadPoolExecutor(plan.clients) as pool:
@@ -43,6 +45,7 @@ def play(
             each.result()
     stage.repair()
     calls = [_settled(stage, call) for call in _parts(plan, read(plan.folder))]
+    calls = [_of_store(call, marks) for call in calls]
     if stage.skips_locked:
         calls = [*_with_skips(calls)]
     calls += stage.history(KEYS)
@@ -70,6 +73,23 @@ def _settled(stage: Stage, call: Call) -> Call:
     if call.last is None:
         return call
     return replace(call, last=min((it for it in stage.settled if it >= call.last), default=None))
+
+
+def _of_store(call: Call, marks: Mapping[str, str]) -> Call:
+    """A call with the epoch of the store in place of the mark of a part.
+
+    While a node of a cluster is silent, a client may know the marks of the others alone, which are as good in
+    a promoted message. A sweep tells no epoch then, and may have passed over the keys of that node.
+    """
+    operation, reply = call.operation, call.reply
+    if isinstance(operation, Acquire) and operation.promoted in marks:
+        call = replace(call, operation=replace(operation, promoted=marks[operation.promoted]))
+    if isinstance(reply, Reply):
+        wake = tuple(replace(it, epoch=marks.get(it.epoch, it.epoch)) for it in reply.wake)
+        call = replace(call, reply=replace(reply, wake=wake, epoch=marks.get(reply.epoch, reply.epoch)))
+        if marks and isinstance(operation, Reap) and not reply.epoch:
+            call = replace(call, may_skip=True)
+    return call
 
 
 def _with_skips(calls: list[Call]) -> Iterator[Call]:

@@ -356,6 +356,29 @@ def test_a_sweep_returns_what_it_has_woken_though_a_node_does_not_answer(cluster
 
 
 @pytest.mark.proves("cluster failover")
+@pytest.mark.parametrize("verb", ["reap", "release"])
+def test_an_offer_made_while_a_node_is_silent_is_good_for_all_processes(
+    cluster: RedisCluster, verb: str
+) -> None:
+    """A process that has not seen all nodes yet knows the epoch of the key's part alone."""
+    silent, key, _ = keys_of_all(cluster)
+    with closing(store_of(cluster, timeout=2)) as store, closing(store_of(cluster, timeout=2)) as new:
+        store.epoch()
+        if verb == "reap":
+            let_holder_die(store, key)
+        else:
+            store.apply(key, take("a"))
+            store.apply(key, take("b"))
+        cluster.owner(slot_of(silent)).pause()
+        (wake,) = (new.reap() if verb == "reap" else new.apply(key, give("a"))).wake
+        assert isinstance(store.apply(key, take("b", promoted=wake.epoch)).answer, Granted)
+        assert isinstance(
+            store.apply(key, Acquire("b", "other", LIFE, promoted=wake.epoch, message=b"message")).answer,
+            Stale,
+        )
+
+
+@pytest.mark.proves("cluster failover")
 @pytest.mark.parametrize("verb", ["acquire", "park", "release", "renew"])
 def test_a_command_that_is_sent_again_after_a_lost_reply_is_done_once(
     store: ClusterStore, lose_the_next_reply: Callable[[], None], verb: str

@@ -64,7 +64,8 @@ class Reply:
     """A store's answer, with its consequences for other tasks.
 
     * `wake`: stored messages that the caller must republish. `aside`: (key, id) of tasks that stepped aside.
-    * `epoch`: the epoch of the store, with every `wake` and with every answer of `reap`.
+    * `epoch`: the epoch of the store, with every `wake` and with every answer of `reap`. While a node of a
+      cluster is silent, it may be the epoch of the key's part, which is as good in a `wake`, or none.
     * `more`: a sweep was full, so more keys may be due. `unreadable`: (key, problem) of damaged keys.
     * `time`: the instant of a sweep by the store's clock, also if it came too early. `times`: the instants by
       each clock of a store that has several.
