@@ -17,18 +17,15 @@ from tests.worker.test_unique import ONCE
 
 TABLE = Path(__file__).parents[2] / "docs/reference/conflicts.md"
 DEADLINE = 90
-HEAD = """# What a conflict looks like
+HEAD = """# Conflicts
 
-The task `<id>` holds the key. Each row shows what becomes of a second call: alone, as a step of a chain, and
-as a member of a chord. With `give_up_after` and with "latest" each of them is parked first; with "latest" a
-newer call follows then, which runs once the key is free. With `Debounce` the task `<id>` waits in its window,
-and runs with the arguments of the newest call. All this is with `order="arrived"`. With
-`order="published"`, the default where broker and store are one Redis database, the caller puts the call into
-the line, so no worker logs that it is parked. All else is the same.
-`tests/worker/test_policies.py` writes this page from the behaviour of real workers.
-The AsyncResult of a call has `outcome` and `existing_id`. The AsyncResult of a chain or
-chord has neither. Calls that were given the task id `<id>` themselves have a
-[recipe](../how-to/recipes.md#a-task-id-of-your-own).
+The task `<id>` holds the key, and this table shows what becomes of a second call: alone, as a step of a
+chain, and as a member of a chord. `tests/worker/test_policies.py` writes it from the behaviour of real
+workers, with `order="arrived"`.
+
+With `order="published"` the caller puts the call into the line, so no worker logs that it is parked. With
+"latest" a newer call follows. With `Debounce` the task `<id>` waits in its window. Calls with the task id
+`<id>` have [a recipe](../how-to/recipes.md#a-task-id-of-your-own).
 
 | policy | the caller gets | the worker logs | the result | the next step gets | the chord's body gets |
 |---|---|---|---|---|---|

@@ -14,10 +14,7 @@ from pathlib import Path
 
 PAGE = Path(__file__).parents[2] / "docs/reference/endings.md"
 BEGIN, END = "<!-- written by `make timetable` -->\n", "<!-- to here -->\n"
-COLUMNS = [
-    *[("prefork", broker) for broker in ("redis", "rabbitmq")],
-    *[(pool, broker) for pool in ("threads", "gevent", "solo") for broker in ("redis", "rabbitmq")],
-]
+COLUMNS = ["prefork, Redis", "prefork, RabbitMQ", "threads", "gevent", "solo"]
 BROKERS = {"redis": "Redis", "rabbitmq": "RabbitMQ"}
 
 # By their names: what happens, and when the next in line may start.
@@ -34,14 +31,14 @@ ROWS: dict[str, tuple[str, str]] = {
     "replace": ("`self.replace`", "at once"),
     "system-exit": (
         "the body raises SystemExit, KeyboardInterrupt or another BaseException",
-        "at once; up to 5 s later if Celery sends the next task to a process that is ending",
+        "at once, or within 5 s",
     ),
     "memory-error": ("the body raises MemoryError, and its worker ends", "at once"),
     "soft-limit": ("soft time limit", "at once"),
     "hard-limit": ("hard time limit, Python code", "when the process is gone"),
     "hard-limit-c": ("hard time limit, C code that ignores signals", "when the process is gone"),
-    "child-exit": ("`os._exit` in the body", "when the worker sees it, which may take 5 s"),
-    "child-killed": ("SIGKILL of the child", "when the worker sees it, which may take 5 s"),
+    "child-exit": ("`os._exit` in the body", "when the worker sees it: up to 5 s"),
+    "child-killed": ("SIGKILL of the child", "when the worker sees it: up to 5 s"),
     "child-killed-broker-away": ("SIGKILL of the child while the broker is unreachable", "`ttl`, or sooner"),
     "worker-killed": ("SIGKILL of the worker and its children", "`ttl` and a reaper's period"),
     "worker-killed-again": (
@@ -60,7 +57,7 @@ ROWS: dict[str, tuple[str, str]] = {
     "soft-shutdown": ("soft shutdown, the body outlasts it", "when the process is gone"),
     "recycled": (
         "`max_tasks_per_child`, `max_memory_per_child`: its process is replaced",
-        "at once; up to 5 s later if Celery sends the next task to a process that is ending",
+        "at once, or within 5 s",
     ),
     "broker-lost": ("the connection to the broker is lost, the body goes on", "at the end of the body"),
     "broker-lost-cancelled": (
@@ -84,27 +81,22 @@ def note(row: str, pool: str, broker: str, late: bool, seconds: float) -> None:
 
 
 def table(folder: Path) -> str:
-    """All figures of a folder as one table, late and early: the longest where there are several."""
-    found: defaultdict[tuple[str, str, str, bool], float] = defaultdict(float)
+    """All figures of a folder as one table: the longest of each row and column."""
+    found: defaultdict[tuple[str, str], float] = defaultdict(float)
     for file in sorted(folder.glob("*.jsonl")):
         for line in file.read_text().splitlines():
             one = json.loads(line)
-            place = (one["row"], one["pool"], one["broker"], one["late"])
+            place = one["row"], column(one["pool"], one["broker"])
             found[place] = max(found[place], one["seconds"])
-
-    def cell(row: str, pool: str, broker: str) -> str:
-        figures = [found.get((row, pool, broker, late)) for late in (True, False)]
-        shown = ["-" if figure is None else f"{figure:.2f}" for figure in figures]
-        return "" if shown == ["-", "-"] else " / ".join(shown)
-
-    heads = [
-        "what happens",
-        "the next may start",
-        *(f"{pool}, {BROKERS[broker]}" for pool, broker in COLUMNS),
-    ]
-    lines = [heads, ["---"] * len(heads)]
-    lines += [[*ROWS[row], *(cell(row, *column) for column in COLUMNS)] for row in ROWS]
+    lines = [["what happens", "the next may start", *COLUMNS], ["---"] * (2 + len(COLUMNS))]
+    for row, words in ROWS.items():
+        figures = [found.get((row, name)) for name in COLUMNS]
+        lines.append([*words, *("" if figure is None else f"{figure:.2f}" for figure in figures)])
     return "".join(f"| {' | '.join(words)} |\n" for words in lines)
+
+
+def column(pool: str, broker: str) -> str:
+    return f"{pool}, {BROKERS[broker]}" if pool == "prefork" else pool
 
 
 def main() -> None:

@@ -46,7 +46,7 @@ class Settings:
         app.conf.update(exclusive_store="redis://locks/1", exclusive_ttl=20)
         CELERY_EXCLUSIVE_TTL = 20                # Django, with config_from_object(..., namespace="CELERY")
 
-    docs/reference/options.md says what each of them means. Times are seconds.
+    docs/reference/settings.md says what each of them means. Times are seconds.
 
     Raises OptionError for a value of the wrong type or range, and for any other `exclusive_*` key.
     """
