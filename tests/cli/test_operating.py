@@ -115,6 +115,15 @@ def ends(lab: Lab, *tags: str) -> None:
         lab.journal.wait_for("end", tag=tag)
 
 
+def free_a_stuck_key(it: Incident) -> None:
+    lab = it.lab()
+    worker, holder, _, key = hold(lab, "behind")
+    it.run(lab, HOLDER=holder.id, KEY=key)
+    ends(lab, "behind")
+    lab.open("holder")
+    worker.wait_for_log("was released by force")
+
+
 def a_body_hangs(it: Incident) -> None:
     lab = it.lab()
     worker, holder, (behind,), key = hold(lab, "behind")
@@ -245,16 +254,8 @@ def a_call_is_skipped(it: Incident) -> None:
     it.run(lab, ID=first.id, KEY=lab.task("once").lock_state(17).key, TASK=f"{ONCE}.once")
 
 
-def a_key_was_released_by_force(it: Incident) -> None:
-    lab = it.lab()
-    worker, holder, _, key = hold(lab, "behind")
-    it.run(lab, HOLDER=holder.id, KEY=key)
-    ends(lab, "behind")
-    lab.open("holder")
-    worker.wait_for_log("was released by force")
-
-
 INCIDENTS: Final = {
+    "Free a stuck key": free_a_stuck_key,
     "A body hangs": a_body_hangs,
     "A worker has died": a_worker_has_died,
     "A task kills its process": a_task_kills_its_process,
@@ -266,7 +267,6 @@ INCIDENTS: Final = {
     "The locks move to another store": the_locks_move_to_another_store,
     "Two releases, and back": two_releases_and_back,
     "A call is skipped": a_call_is_skipped,
-    "A key was released by force": a_key_was_released_by_force,
 }
 
 
