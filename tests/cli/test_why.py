@@ -161,6 +161,8 @@ def test_a_dead_holder_that_a_worker_recovers_is_trouble(desk: Desk) -> None:
     assert reason == "running"
     assert sentence.startswith("RUNNING, but its lease has expired: celery@web1 pid 4711 has died")
     assert "whose lease has expired" in why(desk, "b", code=1)[1]
+    assert "  dead  " in desk.run("ls").stdout
+    assert "\n  dead: a on celery@web1" in desk.run("show", key).stdout
 
 
 @pytest.mark.proves("locks why")

@@ -59,23 +59,24 @@ def place_line(task: WaitingTask) -> str:
 def _holder(holder: LockHolder) -> str:
     worker = worker_text(holder)
     where = f" on {worker}" if worker else ""
-    left = f"its lease expires in {duration(holder.remaining)} without renewal"
+    phase, left = holder.phase, f"its lease expires in {duration(holder.remaining)} without renewal"
     if holder.is_dead:
-        left = "its lease has expired: a worker that lives recovers its run"
+        phase, left = "dead", "its lease has expired: a worker that lives recovers its run"
     renewed = "" if holder.renewed is None else renewed_text(holder)
-    return f"{holder.phase}: {printable(holder.task_id)}{where}, for {duration(holder.age)}{renewed}; {left}"
+    return f"{phase}: {printable(holder.task_id)}{where}, for {duration(holder.age)}{renewed}; {left}"
 
 
 def _rows(state: KeyState) -> Iterator[tuple[str, ...]]:
-    key = (escaped(state.key), printable(state.args or "-"), state.state)
+    key = (escaped(state.key), printable(state.args or "-"))
     waiting = f"{state.all_waiting}" + (f" ({state.aside} aside)" if state.aside else "")
     end = (waiting, _time(state.oldest_wait), str(state.limit))
     for holder in state.holders:
-        yield (*key, escaped(holder.task_id), worker_text(holder) or "-", duration(holder.age), *end)
+        it = "dead" if holder.is_dead else state.state
+        yield (*key, it, escaped(holder.task_id), worker_text(holder) or "-", duration(holder.age), *end)
     if state.other_holders:
-        yield (*key, f"and {state.other_holders} more", "-", "-", *end)
+        yield (*key, state.state, f"and {state.other_holders} more", "-", "-", *end)
     if not state.holders:
-        yield (*key, "-", "-", "-", *end)
+        yield (*key, state.state, "-", "-", "-", *end)
 
 
 def _time(seconds: float | None) -> str:
