@@ -14,7 +14,7 @@ from docutils import nodes
 from sphinx.application import Sphinx
 
 sys.path.insert(0, str(Path(__file__).parent))
-from pages import DOCS, INCLUDE, LINK, pages
+from pages import DOCS, INCLUDE, LINK, linked_to_site, pages
 
 project = "celery-exclusive"
 version = release = version(project)
@@ -36,6 +36,7 @@ nitpick_ignore_regex = [
 def setup(app: Sphinx) -> None:
     app.connect("source-read", include_and_link)
     app.connect("doctree-read", name_headings)
+    app.connect("build-finished", write_llms_txt)
     app.connect("autodoc-process-docstring", mark_code, priority=400)  # before napoleon
     app.connect("autodoc-process-signature", tidy_signature)
 
@@ -64,6 +65,11 @@ def name_headings(_app: Sphinx, page: nodes.document) -> None:
     for section in page.findall(nodes.section):
         if (slug := section.get("slug")) and slug not in section["ids"]:
             section["ids"].append(slug)
+
+
+def write_llms_txt(app: Sphinx, _error: Exception | None) -> None:
+    """Put llms.txt into the root of the site, with links to its pages."""
+    (app.outdir / "llms.txt").write_text(linked_to_site((DOCS.parent / "llms.txt").read_text(), ""))
 
 
 def mark_code(_app: Sphinx, _what: str, _name: str, _object: Any, _options: Any, lines: list[str]) -> None:

@@ -85,6 +85,16 @@ def test_each_link_of_the_site_leads_somewhere_and_no_page_loads_a_file_from_els
     assert not [file for file in loaded if not leads_somewhere(pages, *file)]
 
 
+@pytest.mark.promise(
+    "The site has llms.txt in its root, and each link of it leads to a page",
+    broke="links to the files of the repository; a page that is not there",
+)
+def test_each_link_of_llms_txt_leads_to_a_page_of_the_site(site: Path, pages: dict[Path, Page]) -> None:
+    links = re.findall(r"\]\((\S+?)\)", (site / "llms.txt").read_text())
+    assert len(links) > 20
+    assert not [link for link in links if not leads_somewhere(pages, site / "index.html", link)]
+
+
 def public() -> dict[int, str]:
     """All objects in the `__all__` of a module, by their identity."""
     found = {}

@@ -18,7 +18,7 @@ from django.conf import LazySettings
 import celery_exclusive
 import celery_exclusive.contrib.django.checks  # before `run` replaces the settings of Django
 from celery_exclusive import ExclusiveError
-from tests.pages import BLOCKS, PAGES, README, ROOT, SHORT, Example
+from tests.pages import BLOCKS, PAGES, PARAMETERS, README, ROOT, SHORT, Example
 from tests.worker.lab import disconnect
 
 pytestmark = pytest.mark.promise(
@@ -28,7 +28,12 @@ pytestmark = pytest.mark.promise(
 )
 
 T = TypeVar("T")
-LINKED = [*PAGES, *(ROOT / name for name in ("CHANGELOG.md", "CONTRIBUTING.md", "SECURITY.md"))]
+LINKED = [*PAGES, *(ROOT / name for name in ("CHANGELOG.md", "CONTRIBUTING.md", "SECURITY.md", "llms.txt"))]
+MISTAKES = re.findall(
+    r"^\| `(@app\.task\(.*?\))` \| `(.*?)` \|",
+    (ROOT / "docs/project/assistants.md").read_text(),
+    re.MULTILINE,
+)
 
 
 class Web:
@@ -112,6 +117,33 @@ def test_an_example_runs(block: Example, run: Callable[..., None]) -> None:
 @pytest.mark.parametrize("example", SHORT, ids=lambda example: example.place)
 def test_an_example_within_a_sentence_or_a_table_runs(example: Example, run: Callable[..., None]) -> None:
     run(example.code)
+
+
+@pytest.mark.promise(
+    "Each mistake in the table of [the page for coding assistants](project/assistants.md) is refused with "
+    "the words of its row when the task is declared, and the code beside it is accepted",
+    broke="right code in the column of wrong code; other words in a row",
+)
+@pytest.mark.parametrize(("wrong", "words"), MISTAKES)
+def test_a_mistake_of_the_page_for_assistants_is_refused(
+    run: Callable[..., None], wrong: str, words: str
+) -> None:
+    with pytest.raises(celery_exclusive.OptionError, match=re.escape(words)):
+        run(f"{wrong}\ndef example({PARAMETERS}): ...")
+
+
+def test_the_page_for_assistants_has_mistakes() -> None:
+    assert len(MISTAKES) > 10
+
+
+def test_llms_txt_has_a_title_a_summary_and_lists_of_links() -> None:
+    title, summary, *rest = (ROOT / "llms.txt").read_text().split("\n\n")
+    assert re.fullmatch(r"# .+", title)
+    assert all(line.startswith("> ") for line in summary.splitlines())
+    _, *sections = "\n\n".join(rest).split("\n## ")
+    lines = [line for section in sections for line in section.splitlines()[1:] if line]
+    assert len(lines) > 20
+    assert not [line for line in lines if not re.fullmatch(r"- \[.+?\]\(\S+?\): .+", line)]
 
 
 @pytest.mark.promise(
