@@ -59,9 +59,11 @@ def place_line(task: WaitingTask) -> str:
 def _holder(holder: LockHolder) -> str:
     worker = worker_text(holder)
     where = f" on {worker}" if worker else ""
-    phase, left = holder.phase, f"its lease expires in {duration(holder.remaining)} without renewal"
+    phase: str = holder.phase
+    left = f"its lease expires in {duration(holder.remaining)} without renewal"
     if holder.is_dead:
-        phase, left = "dead", "its lease has expired: a worker that lives recovers its run"
+        phase = "dead"
+        left = "its lease has expired: a worker that lives recovers its run"
     renewed = "" if holder.renewed is None else renewed_text(holder)
     return f"{phase}: {printable(holder.task_id)}{where}, for {duration(holder.age)}{renewed}; {left}"
 
