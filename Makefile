@@ -74,10 +74,10 @@ docs: ## build the site in site/, with search and the API: open site/index.html,
 	@rm -r $(SITE)/.doctrees
 	@echo 'open $(SITE)/index.html'
 
-dist: ## build the sdist and the wheel in dist/, whose README links to the site
-	@$(PYTHON) scripts/bootstrap demo
+dist: ## build and check the sdist and the wheel in dist/, whose README links to the site: [TAG=v1.0.0]
+	@$(PYTHON) scripts/bootstrap docs
 	@rm -rf dist
-	@$(RUN)python scripts/dist
+	@$(RUN)python scripts/dist $(TAG)
 
 matrix: ## the worker suite on each Python and Celery, over an hour: [ARGS='-p 3.12 -t celery-5.4']
 	@$(PYTHON) scripts/bootstrap dev

@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import os
 import re
-import shutil
 import subprocess
-import sys
 import tarfile
 import zipfile
 import zlib
@@ -19,10 +17,10 @@ from urllib.parse import unquote, urlsplit
 import pytest
 
 from tests.browser import Browser
+from tests.site.conftest import URL
 
 ROOT = Path(__file__).parents[2]
 PACKAGE = ROOT / "src/celery_exclusive"
-URL = "https://site.invalid/docs"
 pytestmark = [pytest.mark.slow, pytest.mark.xdist_group("site")]
 
 
@@ -137,23 +135,6 @@ def test_a_search_in_the_site_finds_a_page_without_a_server(site: Path, browser:
     assert any("celery_exclusive" in found for found in browser.texts("#search-results li a"))
 
 
-def made_or_hidden(folder: str, names: list[str]) -> set[str]:
-    made = {"dist", "site"} if Path(folder) == ROOT else {"__pycache__"}
-    return {name for name in names if name in made or name.startswith(".")}
-
-
-@pytest.fixture(scope="module")
-def packages(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The folder of packages that are built where an owner has filled in the URL of the site."""
-    clone = tmp_path_factory.mktemp("packages") / "clone"
-    shutil.copytree(ROOT, clone, ignore=made_or_hidden)
-    project = clone / "pyproject.toml"
-    urls = re.sub(r"^Documentation = .*\n", "", project.read_text(), flags=re.MULTILINE)
-    project.write_text(urls.replace("[project.urls]\n", f'[project.urls]\nDocumentation = "{URL}"\n'))
-    subprocess.run([sys.executable, clone / "scripts/dist"], check=True, capture_output=True)
-    return clone / "dist"
-
-
 @pytest.mark.promise(
     "On a package index each link of the README leads to a page and an anchor of the site, whose URL is in "
     "pyproject.toml alone",
@@ -174,18 +155,18 @@ def test_each_link_of_the_readme_of_a_package_leads_to_the_site(
 
 
 @pytest.mark.promise(
-    "The sdist has what `make` needs: docs, tests, examples, pins and the changelog. The wheel has the "
-    "package alone",
-    broke="the docs left out; the Lua files left out of the wheel",
+    "The sdist has the files of the repository, such as docs, tests, examples, pins and the changelog, and "
+    "no others. The wheel has the package alone. `make dist` checks both with `twine check --strict`",
+    broke="the docs, or the files of the forge, left out; the Lua files left out of the wheel",
 )
 def test_the_sdist_has_the_repository_and_the_wheel_has_the_package_alone(packages: Path) -> None:
     clone = packages.parent
     kept = {file.relative_to(clone) for file in clone.rglob("*") if file.is_file()}
-    expected = {str(file) for file in kept if not {"dist", "__pycache__"} & {*file.parts}}
+    expected = {str(file) for file in kept if file.parts[0] != "dist" and "__pycache__" not in file.parts}
     (sdist,), (wheel,) = packages.glob("*.tar.gz"), packages.glob("*.whl")
     with tarfile.open(sdist) as archive:
-        files = {name.partition("/")[2] for name in archive.getnames()}
-    assert expected <= files
+        files = {one.name.partition("/")[2] for one in archive.getmembers() if one.isfile()}
+    assert files - {"PKG-INFO", "pyproject.toml.orig"} == expected
     with zipfile.ZipFile(wheel) as archive:
         names = {name for name in archive.namelist() if not name.endswith("/")}
     package = {name.removeprefix("src/") for name in expected if name.startswith("src/")}
