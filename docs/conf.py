@@ -29,7 +29,7 @@ python_maximum_signature_line_length = 100
 nitpicky = True
 nitpick_ignore_regex = [
     ("py:class", r"(?!celery_exclusive\.).*"),  # of other packages, and the names of their types
-    ("py:class", r"celery_exclusive\.(stores|web)\..*"),
+    ("py:class", r"celery_exclusive\.(core|stores|web)\..*"),
 ]
 
 

@@ -9,10 +9,13 @@ from collections.abc import Collection, Iterable
 from dataclasses import dataclass
 from typing import Literal
 
+__all__ = ["NEVER", "Document", "Entry", "Holder", "Line", "overdue", "reach"]
+
 SECOND = 1_000_000
 RENEWALS_PER_TTL = 3
 """The number of renewals within one `ttl`: two of them may fail."""
 NEVER = 2**53 - 1
+"""A time that does not come."""
 RECALLED_AT_ONCE = 100
 """The most messages of a key that one sweep recalls. The next sweep for the rest is due at once."""
 Phase = Literal["running", "queued", "again", "period"]

@@ -24,6 +24,8 @@ from celery_exclusive.core.records import NEVER, NOT_BEGUN
 from celery_exclusive.errors import OptionError, did_you_mean
 from celery_exclusive.stores.workers import WorkerRecord
 
+__all__ = ["Capabilities", "Cursor", "Page", "Store", "Times", "open_store", "register"]
+
 
 @dataclass(frozen=True, slots=True)
 class Capabilities:

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from heapq import nsmallest
+from operator import itemgetter
 
 from celery_exclusive.core.key_state import named, owner, waiting
 from celery_exclusive.core.operations import Acquire, Applied, Enqueue, Operation, Reap, Renew, ids_of
@@ -16,12 +18,16 @@ from celery_exclusive.stores.base import (
     Capabilities,
     Cursor,
     Page,
+    Place,
     Reply,
     Snapshot,
     Times,
     Wake,
+    page_of,
 )
 from celery_exclusive.stores.workers import WorkerRecord
+
+__all__ = ["CLOCK_MARGIN", "Change", "DocumentStore", "Loaded", "page_of_line"]
 
 CLOCK_MARGIN = 60_000_000
 """Microseconds for which a tombstone is kept beyond its life, in case the clock is set back."""
@@ -116,6 +122,22 @@ def snapshot(loaded: Loaded) -> Snapshot:
     counts = loaded.line.waiting, loaded.aside
     limit = document.limit if shown or any(counts) else 1
     return Snapshot(holders, *counts, others=others, line=line, limit=limit)
+
+
+def page_of_line(
+    entries: Iterable[Entry], messages: Mapping[str, bytes], now: int, after: Cursor | None, count: int
+) -> Page:
+    """Return a page of a line, of all entries of the key and the stored messages by their ids."""
+    places = ((_cursor(entry), entry) for entry in entries if entry.state != "behind")
+    rest = ((cursor, entry) for cursor, entry in places if not after or cursor > after)
+    first = nsmallest(count + 1, rest, key=itemgetter(0))
+    found = [(at, Place(waiting(entry, now), messages.get(entry.id, b""))) for at, entry in first]
+    return page_of(found, count)
+
+
+def _cursor(entry: Entry) -> Cursor:
+    is_aside = entry.state == "aside"
+    return Cursor(is_aside, entry.offer_until if is_aside else entry.seq, entry.id)
 
 
 class DocumentStore(ABC):

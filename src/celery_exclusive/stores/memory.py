@@ -6,13 +6,10 @@ import time
 from bisect import bisect_left, insort
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
-from heapq import nsmallest
 from itertools import islice
-from operator import itemgetter
 from secrets import token_hex
 from threading import Lock
 
-from celery_exclusive.core.key_state import waiting
 from celery_exclusive.core.records import (
     ENDED_AT_ONCE,
     NAMED,
@@ -26,8 +23,8 @@ from celery_exclusive.core.records import (
     readable,
 )
 from celery_exclusive.seams.python import native
-from celery_exclusive.stores.base import TASKS_PER_PAGE, Capabilities, Cursor, Page, Place, Times, page_of
-from celery_exclusive.stores.document_store import CLOCK_MARGIN, Change, DocumentStore, Loaded
+from celery_exclusive.stores.base import TASKS_PER_PAGE, Capabilities, Cursor, Page, Times
+from celery_exclusive.stores.document_store import CLOCK_MARGIN, Change, DocumentStore, Loaded, page_of_line
 from celery_exclusive.stores.workers import FORGOTTEN_AFTER, WorkerRecord, by_number
 
 
@@ -93,11 +90,6 @@ class _Memory:
 
 
 _memories: dict[tuple[str, str], _Memory] = {}
-
-
-def _place_of(entry: Entry) -> Cursor:
-    is_aside = entry.state == "aside"
-    return Cursor(is_aside, entry.offer_until if is_aside else entry.seq, entry.id)
 
 
 class MemoryStore(DocumentStore):
@@ -212,13 +204,8 @@ class MemoryStore(DocumentStore):
 
     def line(self, key: str, after: Cursor | None = None, count: int = TASKS_PER_PAGE) -> Page:
         with self._memory.lock:
-            kept, now = self._memory.keys.get(key) or _Key(), self.clock()
-            places = ((_place_of(entry), entry) for entry in kept.entries.values() if entry.state != "behind")
-            rest = ((place, entry) for place, entry in places if not after or place > after)
-            first = nsmallest(count + 1, rest, key=itemgetter(0))
-            messages = kept.messages
-            found = [(at, Place(waiting(entry, now), messages.get(entry.id, b""))) for at, entry in first]
-        return page_of(found, count)
+            kept = self._memory.keys.get(key) or _Key()
+            return page_of_line(kept.entries.values(), kept.messages, self.clock(), after, count)
 
     def places(self) -> Iterator[tuple[str, str]]:
         with self._memory.lock:

@@ -18,8 +18,9 @@ from urllib.parse import quote, unquote, urlsplit
 
 from celery_exclusive.core.records import NEVER, Document, Entry, Holder, Line, overdue, reach
 from celery_exclusive.errors import StoreUnavailable, UnreadableKey
-from celery_exclusive.stores.base import Capabilities
-from celery_exclusive.stores.document_store import CLOCK_MARGIN, Change, DocumentStore, Loaded
+from celery_exclusive.stores.base import Capabilities, Cursor, Page, Times
+from celery_exclusive.stores.document_store import CLOCK_MARGIN, Change, DocumentStore, Loaded, page_of_line
+from celery_exclusive.stores.workers import FORGOTTEN_AFTER, WorkerRecord, by_number
 
 
 class FolderStore(DocumentStore):
@@ -32,7 +33,8 @@ class FolderStore(DocumentStore):
         self._folder = Path(unquote(urlsplit(url).path), quote(prefix, safe=""))
         self._common = self._folder / "common.json"
 
-    def load(self, key: str, id: str = "", limit: int = 1) -> Loaded:
+    def load(self, key: str, ids: tuple[str, ...] = (), limit: int = 1, *, replaces: bool = False) -> Loaded:
+        id = next(iter(ids), "")
         with self._locked() as common:
             kept, now = self._read(key), time.time_ns() // 1000
         holders = tuple(Holder(*holder) for holder in kept.get("holders", ()))
@@ -51,6 +53,7 @@ class FolderStore(DocumentStore):
             behind=tuple(entry for entry in entries if entry.state == "behind"),
             overdue=due,
             deadline=deadline,
+            last=tuple(waiting[-10:]) if replaces else (),
             entry=own,
             ahead=sum(entry.seq < own.seq for entry in waiting) if own else len(waiting),
             tombstone=token if until > now else None,
@@ -108,6 +111,12 @@ class FolderStore(DocumentStore):
                 due.append((now + 1 if kept["due"] is None else kept["due"], kept["key"]))
             return [key for time_, key in sorted(due)[:limit] if time_ <= now]
 
+    def line(self, key: str, after: Cursor | None = None, count: int = 250) -> Page:
+        with self._locked():
+            kept, now = self._read(key), time.time_ns() // 1000
+        messages = {id: b64decode(message) for id, message in kept.get("messages", {}).items()}
+        return page_of_line([Entry(*it) for it in kept.get("entries", ())], messages, now, after, count)
+
     def places(self) -> Iterator[tuple[str, str]]:
         with self._locked():
             found = [(kept["key"], Entry(*entry)) for kept in self._all() for entry in kept["entries"]]
@@ -118,6 +127,24 @@ class FolderStore(DocumentStore):
             used = [kept["key"] for kept in self._all() if kept["holders"] or kept["entries"]]
         return (key for key in used if key.startswith(prefix))
 
+    def times(self) -> Times:
+        with self._locked() as common:
+            return Times(time.time_ns() // 1000, common["reaped"] or None)
+
+    def keep_namespace(
+        self, broker: str, life: int, worker: WorkerRecord | None = None, *, adopts: bool = False
+    ) -> str:
+        if worker:
+            with self._locked() as common:
+                common["workers"][worker.text.decode()] = time.time_ns() // 1000 + FORGOTTEN_AFTER
+                self._save(self._common, common)
+        return super().keep_namespace(broker, life, adopts=adopts)
+
+    def workers(self) -> dict[int, list[WorkerRecord]]:
+        with self._locked() as common:
+            now = time.time_ns() // 1000
+            return by_number(text.encode() for text, until in common["workers"].items() if until > now)
+
     @contextmanager
     def _locked(self) -> Iterator[dict[str, Any]]:
         """Yield what all keys have in common, while no other process reads or writes."""
@@ -126,7 +153,10 @@ class FolderStore(DocumentStore):
             with (self._folder / "lock").open("a") as lock:
                 fcntl.flock(lock, fcntl.LOCK_EX)
                 if not self._common.exists():
-                    self._save(self._common, {"epoch": token_hex(8), "version": 0, "fence": 0, "reaped": 0})
+                    self._save(
+                        self._common,
+                        {"epoch": token_hex(8), "version": 0, "fence": 0, "reaped": 0, "workers": {}},
+                    )
                 yield json.loads(self._common.read_bytes())
         except OSError as error:
             raise StoreUnavailable(f"store {self.url}: {error}") from error
