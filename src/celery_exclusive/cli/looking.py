@@ -60,6 +60,7 @@ def ls(obj: CLIContext, /, prefix: str, task: str, *, watch: bool, as_json: bool
              is a unique key, d: and d= if it is a window of calls
     ARGS     the arguments that make the key, if the store has a message of it
     STATE    running
+             dead: the lease of its run has expired; a worker that lives recovers it
              queued: the key of a task, or of a retry that keeps its lock, that has not begun, or
                  whose message is lost
              period: a unique key that expires by the clock alone
