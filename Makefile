@@ -68,7 +68,7 @@ mutations: ## which changes of the code between Celery and the stores does no te
 
 # A page that was read before would hide its warnings.
 docs: ## build the site in site/, with search and the API: open site/index.html, no web server is needed
-	@$(PYTHON) scripts/bootstrap docs
+	@$(PYTHON) scripts/bootstrap docs pyodide
 	@rm -rf $(SITE)
 	@$(BIN)/python -m sphinx --fail-on-warning --keep-going --quiet docs $(SITE)
 	@rm -r $(SITE)/.doctrees

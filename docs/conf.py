@@ -14,6 +14,7 @@ from docutils import nodes
 from sphinx.application import Sphinx
 
 sys.path.insert(0, str(Path(__file__).parent))
+from line import bundle
 from pages import DOCS, INCLUDE, LINK, linked_to_site, pages
 
 project = "celery-exclusive"
@@ -39,6 +40,7 @@ def setup(app: Sphinx) -> None:
     app.connect("build-finished", write_llms_txt)
     app.connect("autodoc-process-docstring", mark_code, priority=400)  # before napoleon
     app.connect("autodoc-process-signature", tidy_signature)
+    app.connect("build-finished", write_the_line)
 
 
 def include_and_link(app: Sphinx, name: str, source: list[str]) -> None:
@@ -58,6 +60,12 @@ def include_and_link(app: Sphinx, name: str, source: list[str]) -> None:
         return linked(file.read_text(), file.parent)
 
     source[0] = INCLUDE.sub(included, linked(source[0], folder))
+
+
+def write_the_line(app: Sphinx, failed: Exception | None) -> None:
+    """Write the files of the page `explanation/browser`."""
+    if not failed:
+        bundle.write(Path(app.outdir, "_static/line"))
 
 
 def name_headings(_app: Sphinx, page: nodes.document) -> None:

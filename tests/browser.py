@@ -33,7 +33,7 @@ def programs() -> tuple[str, str]:
 
 
 class Browser(Server):
-    """A browser with one page. What it looks for it waits for.
+    """A browser with one page, and without a network. What it looks for it waits for.
 
     browser.open(f"{web}/admin/")
     browser.type("#id_username", "root")
@@ -53,6 +53,7 @@ class Browser(Server):
             "--disable-gpu",
             "--disable-dev-shm-usage",
             "--window-size=1300,700",
+            "--host-resolver-rules=MAP * ~NOTFOUND, EXCLUDE 127.0.0.1, EXCLUDE localhost",
         ]
         options = {"binary": self._browser, "args": [*words, f"--user-data-dir={self._directory}/profile"]}
         made = self._ask("POST", "", capabilities={"alwaysMatch": {"goog:chromeOptions": options}})
@@ -77,6 +78,10 @@ class Browser(Server):
 
     def type(self, css: str, text: str) -> None:
         self._ask("POST", f"{self._find(css)}/value", text=text)
+
+    def run(self, script: str) -> Any:
+        """Run a function body of JavaScript in the page, and return its result."""
+        return self._ask("POST", "/execute/sync", script=script, args=[])
 
     def screenshot(self, file: Path) -> None:
         file.write_bytes(b64decode(self._ask("GET", "/screenshot")))

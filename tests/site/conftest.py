@@ -1,7 +1,8 @@
-"""The packages that `make dist` builds, for the tests of this folder, which one process runs."""
+"""The site, and the packages of `make dist`, for the tests of this folder, which one process runs."""
 
 from __future__ import annotations
 
+import os
 import re
 import shutil
 import subprocess
@@ -14,6 +15,19 @@ ROOT = Path(__file__).parents[2]
 URL = "https://site.invalid/docs"
 HIDDEN = {".github", ".pre-commit-config.yaml"}
 """The hidden files of the repository that go with the source."""
+
+
+@pytest.fixture(scope="session")
+def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The site, with the packages that are installed, and without a network for clients that heed proxies."""
+    folder = tmp_path_factory.mktemp("site") / "html"
+    nowhere = dict.fromkeys(("http_proxy", "https_proxy", "ALL_PROXY"), "http://127.0.0.1:9")
+    command = ["make", "docs", "PYTHON=true", f"SITE={folder}"]
+    run = subprocess.run(
+        command, cwd=ROOT, env={**os.environ, **nowhere}, check=False, capture_output=True, text=True
+    )
+    assert run.returncode == 0, run.stdout + run.stderr
+    return folder
 
 
 @pytest.fixture(scope="session")

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import os
 import re
-import subprocess
 import tarfile
 import zipfile
 import zlib
@@ -39,19 +37,6 @@ class Page(HTMLParser):
             self.links.add(values.get("href", ""))
         else:
             self.files |= {values[name] for name in ("href", "src") if name in values}
-
-
-@pytest.fixture(scope="module")
-def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The site, with the packages that are installed, and without a network for clients that heed proxies."""
-    folder = tmp_path_factory.mktemp("site") / "html"
-    nowhere = dict.fromkeys(("http_proxy", "https_proxy", "ALL_PROXY"), "http://127.0.0.1:9")
-    command = ["make", "docs", "PYTHON=true", f"SITE={folder}"]
-    run = subprocess.run(
-        command, cwd=ROOT, env={**os.environ, **nowhere}, check=False, capture_output=True, text=True
-    )
-    assert run.returncode == 0, run.stdout + run.stderr
-    return folder
 
 
 @pytest.fixture(scope="module")
