@@ -1,4 +1,4 @@
-"""A Redis Cluster, by this store and by redis-py: `make bench ROWS=cluster` writes docs/how-to/redis.md."""
+"""A Redis Cluster, by this store and by redis-py: `make bench ROWS=cluster` prints a table."""
 
 from __future__ import annotations
 
@@ -9,7 +9,6 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 from functools import partial
-from pathlib import Path
 from statistics import median
 from typing import Any
 
@@ -20,7 +19,6 @@ from redis.retry import Retry
 
 from bench.clock import one_processor, timed
 from bench.ours import pair, renewals
-from bench.report import replaced
 from celery_exclusive.core.operations import Acquire, Release, Renew
 from celery_exclusive.errors import StoreUnavailable
 from celery_exclusive.stores.base import open_store
@@ -30,7 +28,6 @@ from celery_exclusive.stores.redis.store import Run
 from tests.cluster import RedisCluster, slot_of
 from tests.servers import wait_until
 
-PAGE = Path(__file__).parents[1] / "docs/how-to/redis.md"
 HEAD = "| | this store | `redis.cluster.RedisCluster` |\n|---|---|---|\n"
 LEASES = 300
 TIMEOUT = 2
@@ -45,7 +42,6 @@ def run() -> None:
     with one_processor(), RedisCluster() as cluster:
         note = f"(`make bench ROWS=cluster`; redis-py {redis.__version__}, all nodes on one busy processor.)"
         figures = HEAD + "".join(f"| {' | '.join(row)} |\n" for row in rows(cluster)) + f"\n{note}\n"
-    PAGE.write_text(replaced(PAGE.read_text(), "figures", figures))
     print(figures)
 
 
