@@ -9,12 +9,13 @@ import signal
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Final, NamedTuple
+from typing import Any, Final
 
 import pytest
 
 from celery_exclusive.messages.namespace import own_broker
 from celery_exclusive.stores.workers import WorkerRecord
+from tests.played import Names, Step, steps_of
 from tests.worker.journal import eventually
 from tests.worker.lab import Lab, Worker, start
 from tests.worker.message import stop_consuming
@@ -23,23 +24,6 @@ HOW_TO: Final = Path(__file__).parents[2] / "docs/how-to"
 PAGES: Final = [(HOW_TO / f"{name}.md").read_text() for name in ("operate", "move-store")]
 ONCE: Final = "tests.worker.shop_unique"
 WAIT: Final = "tests.worker.shop.wait"
-
-
-class Step(NamedTuple):
-    """A command of the page, with the lines that it is shown to print."""
-
-    command: str
-    lines: list[str]
-
-
-def steps_of(section: str) -> list[Step]:
-    steps = list[Step]()
-    for line in re.findall(r"^    (.*)$", section, re.MULTILINE):
-        if line.startswith("$ "):
-            steps.append(Step(line[2:], []))
-        elif steps:
-            steps[-1].lines.append(line)
-    return steps
 
 
 SECTIONS: Final = {
@@ -57,7 +41,7 @@ class Incident:
     make_lab: Callable[..., Lab]
     request: pytest.FixtureRequest
     steps: Iterator[Step]
-    names: dict[str, str] = field(default_factory=dict)
+    names: Names = field(default_factory=Names)
     count: int = 0
 
     def lab(self, **conf: Any) -> Lab:
@@ -65,10 +49,10 @@ class Incident:
 
     def run(self, lab: Lab, code: int = 0, *, old: Lab | None = None, **names: object) -> str:
         """Run the next command of the section with these names, and compare what it prints with the page."""
-        self.names |= {"proj": lab.module, **{name: str(value) for name, value in names.items()}}
+        self.names.given |= {"proj": lab.module, **{name: str(value) for name, value in names.items()}}
         step = next(self.steps)
         assert old is None or "# with the old settings" in step.command
-        app, *words = shlex.split(self.named(step.command), comments=True)[2:]
+        app, *words = shlex.split(self.names.named(step.command), comments=True)[3:]
         assert app == lab.module
         self.count += 1
         output = lab.folder / f"command{self.count}"
@@ -82,22 +66,8 @@ class Incident:
         )
         ended, printed = child.wait(timeout=60), output.read_text()
         assert ended == code, printed
-        rest = iter(printed.splitlines())
-        for line in step.lines:
-            assert any(re.match(self.pattern(line), other) for other in rest), f"{line}\nis not in\n{printed}"
+        assert not (line := self.names.missing(step.lines, printed)), f"{line}\nis not in\n{printed}"
         return printed
-
-    def named(self, text: str) -> str:
-        return re.sub(rf"\b({'|'.join(self.names)})\b", lambda found: self.names[found[0]], text)
-
-    def pattern(self, line: str) -> str:
-        """Return a pattern of this line, in which words with a digit may differ, and … is anything."""
-        return r"\s*" + r"\s+".join(map(self.word, line.split()))
-
-    def word(self, word: str) -> str:
-        if word == "…" or re.search(r"\d", word):
-            return ".*" if word == "…" else r"\S+"
-        return f"(?:{re.escape(word)}|{re.escape(self.named(word))})"  # KEY is a column, too
 
 
 def hold(lab: Lab, *waiting: str, **conf: Any) -> tuple[Worker, Any, list[Any], str]:
