@@ -75,9 +75,10 @@ def run(
     def run(code: str, feeds: str = "") -> None:
         names: dict[str, Any] = {name: getattr(celery_exclusive, name) for name in celery_exclusive.__all__}
         names["app"] = app = celery_exclusive.install(Celery("readme", broker=redis_url, backend=redis_url))
+        names["__name__"] = __name__  # of which Flask asks for its folder
         names |= {"save": lambda *_, **__: None, "rebuild": lambda: None, "page": 1}
         finalizers: set[Any] = vars(_state)["_on_app_finalizers"]
-        before, current = set(finalizers), _state.get_current_app()
+        before, current, default = set(finalizers), _state.get_current_app(), _state.default_app
         try:
             if "from feeds import" in code:
                 exec(feeds.replace("redis://localhost", redis_url), names)
@@ -91,6 +92,7 @@ def run(
                 disconnect(used)
                 used.close()
             finalizers &= before
+            _state.set_default_app(default)
             current.set_current()
 
     return run
@@ -152,8 +154,7 @@ def test_llms_txt_has_a_title_a_summary_and_lists_of_links() -> None:
     broke="the lock left out of an endpoint",
 )
 def test_the_endpoints_of_the_async_page_publish_look_and_lock(run: Callable[..., None]) -> None:
-    (code,) = (block.code for block in BLOCKS if block.page.name == "fastapi.md" and "FastAPI" in block.code)
-    run(code + ENDPOINTS)
+    run(block_of("fastapi.md", "FastAPI") + ENDPOINTS)
 
 
 ENDPOINTS = """
@@ -176,6 +177,61 @@ def test_endpoints():
 
     asyncio.run(requests())
 """
+
+
+@pytest.mark.promise(
+    "The app factory of the page about [Flask](how-to/flask.md) publishes, looks and locks (by hand "
+    "with Flask 3.1 and a prefork worker, whose bodies have the app context)",
+    broke="the lock left out of a view",
+)
+def test_the_views_of_the_flask_page_publish_look_and_lock(run: Callable[..., None]) -> None:
+    run(block_of("flask.md", "Flask") + VIEWS)
+
+
+VIEWS = """
+def test_views():
+    client = web.test_client()
+    assert client.post("/feeds/7/import").status_code == 202
+    assert client.get("/feeds/7").json == {"is_running": False, "waiting": 0}
+    with lock("feed:7"):
+        assert client.get("/feeds/7").json["is_running"]
+        assert client.put("/feeds/7").status_code == 409
+    assert client.put("/feeds/7").json == {"renamed": 7}
+"""
+
+
+@pytest.mark.promise(
+    "A row that compares the fence refuses the write of an [earlier holder](how-to/fence.md)",
+    broke="the condition left out of the UPDATE",
+)
+def test_a_fenced_row_refuses_the_write_of_an_earlier_holder(
+    run: Callable[..., None], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    run(block_of("fence.md", "sqlite3") + WRITES)
+
+
+WRITES = """
+def test_writes():
+    with sqlite3.connect("feeds.sqlite3") as database:
+        database.execute("CREATE TABLE feeds (id INT, title TEXT, fence BIGINT NOT NULL DEFAULT 0)")
+        database.execute("INSERT INTO feeds (id) VALUES (7)")
+    for title in ("first", "second"):
+        assert rename.apply((7, title)).successful()
+    with sqlite3.connect("feeds.sqlite3") as database:
+        ((title, fence),) = database.execute("SELECT title, fence FROM feeds").fetchall()
+        assert title == "second"
+        database.execute("UPDATE feeds SET fence = ?", (fence + 3_600_000_000,))  # by a holder of later
+    assert isinstance(rename.apply((7, "late")).result, RuntimeError)
+    with sqlite3.connect("feeds.sqlite3") as database:
+        assert database.execute("SELECT title FROM feeds").fetchall() == [("second",)]
+"""
+
+
+def block_of(page: str, word: str) -> str:
+    """Return the one example of a page that has this word."""
+    (code,) = (block.code for block in BLOCKS if block.page.name == page and word in block.code)
+    return code
 
 
 def prose(page: Path) -> str:

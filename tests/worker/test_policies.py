@@ -25,7 +25,7 @@ workers, with `order="arrived"`.
 
 With `order="published"` the caller puts the call into the line, so no worker logs that it is parked. With
 "latest" a newer call follows. With `Debounce` the task `<id>` waits in its window. Calls with the task id
-`<id>` have [a recipe](../how-to/recipes.md#a-task-id-of-your-own).
+`<id>` have [a page](../how-to/task-id.md).
 
 | policy | the caller gets | the worker logs | the result | the next step gets | the chord's body gets |
 |---|---|---|---|---|---|

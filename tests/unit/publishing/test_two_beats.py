@@ -1,4 +1,4 @@
-"""Two beats with one schedule: `period=` of half of it keeps one of each two calls (recipes.md)."""
+"""Two beats with one schedule: `period=` of half of it keeps one of each two calls (two-beats.md)."""
 
 from __future__ import annotations
 
