@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import shutil
 import subprocess
 import sys
@@ -10,6 +11,7 @@ from pathlib import Path
 import nox
 import pytest
 
+from tests.newcomer import PAGE, play
 from tests.site.conftest import ROOT
 
 pytestmark = [pytest.mark.slow, pytest.mark.xdist_group("site")]
@@ -34,6 +36,21 @@ def test_the_wheel_has_the_version_of_the_project(commands: Path) -> None:
         [commands / "python", "-I", "-c", code], check=True, capture_output=True, text=True
     )
     assert printed.stdout.strip() == VERSION
+
+
+@pytest.mark.promise(
+    "The wheel, in an environment with nothing else, is enough for the tutorial: in an empty folder each of "
+    "its commands prints what the page shows",
+    broke="no Lua files in the wheel; no entry point of `locks`",
+)
+def test_the_commands_of_the_tutorial_print_what_it_shows_with_the_wheel_alone(
+    commands: Path, redis_url: str, tmp_path: Path
+) -> None:
+    folder = tmp_path / "newcomer"
+    folder.mkdir()
+    others = {name: value for name, value in os.environ.items() if not name.startswith("PYTHON")}
+    path = os.pathsep.join([str(commands), os.environ["PATH"]])
+    assert play(PAGE.read_text(), folder, redis_url, {**others, "PATH": path}) > 10
 
 
 @pytest.mark.promise(
