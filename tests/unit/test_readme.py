@@ -28,6 +28,7 @@ pytestmark = pytest.mark.promise(
 )
 
 T = TypeVar("T")
+INDEX = ROOT / "docs/index.md"
 LINKED = [*PAGES, *(ROOT / name for name in ("CHANGELOG.md", "CONTRIBUTING.md", "SECURITY.md", "llms.txt"))]
 MISTAKES = re.findall(
     r"^\| `(@app\.task\(.*?\))` \| `(.*?)` \|",
@@ -138,6 +139,12 @@ def test_the_page_for_assistants_has_mistakes() -> None:
     assert len(MISTAKES) > 10
 
 
+@pytest.mark.promise(
+    "`llms.txt` has a title, a summary and lists of links, with each tutorial, how-to, explanation and "
+    "reference",
+    name="llms.txt",
+    broke="a how-to left out; a line without a link",
+)
 def test_llms_txt_has_a_title_a_summary_and_lists_of_links() -> None:
     title, summary, *rest = (ROOT / "llms.txt").read_text().split("\n\n")
     assert re.fullmatch(r"# .+", title)
@@ -146,6 +153,13 @@ def test_llms_txt_has_a_title_a_summary_and_lists_of_links() -> None:
     lines = [line for section in sections for line in section.splitlines()[1:] if line]
     assert len(lines) > 20
     assert not [line for line in lines if not re.fullmatch(r"- \[.+?\]\(\S+?\): .+", line)]
+
+
+@pytest.mark.proves("llms.txt")
+def test_llms_txt_names_each_page_of_a_user() -> None:
+    contents = re.findall(r"^(?:tutorial|how-to|explanation|reference)/\S+$", INDEX.read_text(), re.MULTILINE)
+    named = re.findall(r"\]\(docs/(\S+)\.md\)", (ROOT / "llms.txt").read_text())
+    assert {*contents} - {*named} == {"tutorial/demo"}, "which is a README of its own"
 
 
 @pytest.mark.promise(
