@@ -15,7 +15,7 @@ LEVEL_postgres := stores postgres
 LEVEL_mariadb := stores mariadb
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-fast test-all compiled check docs dist matrix flake histories standstill crashes timetable lock bench mutations
+.PHONY: help demo test test-fast test-all compiled check docs pictures dist matrix flake histories standstill crashes timetable lock bench mutations
 
 help: ## this text
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-10s %s\n", $$1, $$2 }' Makefile
@@ -73,6 +73,10 @@ docs: ## build the site in site/, with search and the API: open site/index.html,
 	@$(BIN)/python -m sphinx --fail-on-warning --keep-going --quiet docs $(SITE)
 	@rm -r $(SITE)/.doctrees
 	@echo 'open $(SITE)/index.html'
+
+pictures: ## play what the pictures of the docs show with real workers, and draw them in docs/pictures/
+	@$(PYTHON) scripts/bootstrap dev
+	@$(BIN)/python -m docs.pictures
 
 dist: ## build and check the sdist and the wheel in dist/, whose README links to the site: [TAG=v1.0.0]
 	@$(PYTHON) scripts/bootstrap docs

@@ -28,6 +28,8 @@ def linked_to_site(text: str, site: str) -> str:
     def link(found: re.Match[str]) -> str:
         file = (DOCS.parent / found[1]).resolve()
         page = page_of.get(file, file)
+        if page.suffix == ".svg":  # Sphinx puts the pictures of all pages into one folder
+            return f"]({site}_images/{page.name}"
         if page.suffix != ".md" or not page.is_relative_to(DOCS):
             raise ValueError(f"a link leads to {found[1]}, which is on no page of the site")
         return f"]({site}{page.relative_to(DOCS).with_suffix('.html').as_posix()}"

@@ -1,0 +1,41 @@
+"""The tasks of the pictures in docs/pictures, with the outcomes of their locks on the record."""
+
+from __future__ import annotations
+
+from celery import Task
+
+from celery_exclusive import Debounce, Exclusive, Unique
+from celery_exclusive.signals import LockOutcome, lock_outcome
+from tests.worker.shop import act, app, journal, task
+
+__all__ = ["app"]
+
+
+@lock_outcome.connect
+def note(outcome: LockOutcome, **_: object) -> None:
+    journal.write("outcome", kind=outcome.kind, task=outcome.task_name, id=outcome.task_id)
+
+
+@task(exclusive=Exclusive("key"))
+def wait(self: Task, key: str, tag: str, seconds: float) -> None:
+    act(self, key, tag, seconds=seconds)
+
+
+@task(exclusive=Exclusive("key", on_conflict="skip"))
+def skip(self: Task, key: str, tag: str, seconds: float) -> None:
+    act(self, key, tag, seconds=seconds)
+
+
+@task(exclusive=Exclusive("key", on_conflict="latest"))
+def latest(self: Task, key: str, tag: str, seconds: float) -> None:
+    act(self, key, tag, seconds=seconds)
+
+
+@task(unique=Unique("key"))
+def unique(self: Task, key: str, tag: str, seconds: float) -> None:
+    act(self, key, tag, seconds=seconds)
+
+
+@task(unique=Debounce("key", wait=2, max_wait=60))
+def debounce(self: Task, key: str, tag: str, seconds: float) -> None:
+    act(self, key, tag, seconds=seconds)
