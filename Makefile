@@ -15,7 +15,11 @@ LEVEL_postgres := stores postgres
 LEVEL_mariadb := stores mariadb
 
 .DEFAULT_GOAL := help
+<<<<<<< HEAD
 .PHONY: help demo test test-fast test-all compiled check docs pictures dist matrix flake histories standstill crashes timetable lock bench mutations
+=======
+.PHONY: help demo test test-fast test-all compiled check docs dist matrix flake histories standstill crashes timetable lock bench compare mutations
+>>>>>>> ff341256 (Run other systems, and compare verdicts)
 
 help: ## this text
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-10s %s\n", $$1, $$2 }' Makefile
@@ -117,3 +121,7 @@ lock: ## pin the newest versions of all dependencies in requirements/
 bench: ## measure docs/project/speed.md, beside other packages: [ROWS='noop pair']
 	@$(PYTHON) scripts/bootstrap dev peers
 	@$(RUN)python -m bench $(ROWS)
+
+compare: ## run other systems for docs/project/comparison.md, half an hour: [ARGS='once ours --row child']
+	@$(PYTHON) scripts/bootstrap dev postgres
+	@$(RUN)python -m bench.compare $(ARGS)

@@ -1,0 +1,1 @@
+"""Verdicts of systems that keep a task from running twice: `python -m bench.compare` runs each of them."""

@@ -1,0 +1,79 @@
+"""Play the rows with the systems, and write the page: `python -m bench.compare once --row child`."""
+
+from __future__ import annotations
+
+import argparse
+import time
+from concurrent.futures import ThreadPoolExecutor
+from functools import partial
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from threading import Lock
+from typing import Any
+
+from bench.compare import environment, speed
+from bench.compare.rows import ROWS
+from bench.compare.stage import Stage
+from bench.compare.system import NAMES, System, load
+from bench.compare.verdicts import Verdicts
+
+_KEEPING = Lock()
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(prog="python -m bench.compare", description=__doc__)
+    parser.add_argument("systems", nargs="*", choices=[[], *NAMES], metavar="system", help=", ".join(NAMES))
+    parser.add_argument("--row", action="append", choices=ROWS, help="only this row; may be repeated")
+    parser.add_argument("--jobs", type=int, default=2, help="how many systems are played at the same time")
+    parser.add_argument("--environments", type=Path, help="keep the environments here, for the next time")
+    parser.add_argument("--page", action="store_true", help="only write the page from verdicts.json")
+    parser.add_argument("--speed", action="store_true", help="print figures of speed, on a quiet machine")
+    asked = parser.parse_args()
+    if asked.speed:
+        with TemporaryDirectory(prefix="compare-") as folder:
+            for system in map(load, asked.systems or NAMES):
+                measure(system, asked.environments or Path(folder))
+        return
+    kept = Verdicts()
+    if not asked.page:
+        with TemporaryDirectory(prefix="compare-") as folder, ThreadPoolExecutor(asked.jobs) as pool:
+            run = partial(play_all, asked.row or list(ROWS), kept, asked.environments or Path(folder))
+            list(pool.map(run, map(load, asked.systems or NAMES)))
+    kept.write()
+
+
+def play_all(rows: list[str], kept: Verdicts, folder: Path, system: System) -> None:
+    """Play these rows with one system. A row that fails leaves its verdict as it was, and says so."""
+    python = environment.make(system, folder)
+    for row in rows:
+        for setting in settings_of(row, system):
+            began = time.monotonic()
+            try:
+                with Stage(system, python, **setting) as stage:
+                    verdict = ROWS[row].play(stage)
+            except Exception as error:  # noqa: BLE001 - the other rows go on
+                print(f"{system.name} {row} {setting}: NOT RUN: {type(error).__name__}: {error}", flush=True)
+                continue
+            print(f"{system.name} {row} {setting}: {verdict} [{time.monotonic() - began:.0f} s]", flush=True)
+            with _KEEPING:
+                kept.add(system, row, setting, verdict)
+
+
+def measure(system: System, folder: Path) -> None:
+    """Print the figures of one system, unless its adapter says why there are none."""
+    if "speed" in system.lacks:
+        print(f"{system.title}: not run: {system.lacks['speed']}", flush=True)
+        return
+    for line in speed.run(system, environment.make(system, folder)):
+        print(line, flush=True)
+
+
+def settings_of(row: str, system: System) -> list[dict[str, Any]]:
+    """Return the settings with which a row is played: none that the system lacks."""
+    settings: tuple[dict[str, Any], ...] = () if row in system.lacks else ROWS[row].SETTINGS
+    by_default = [setting for setting in settings if not setting.get("is_tuned")]
+    return [*settings] if system.tuned or not by_default else by_default
+
+
+if __name__ == "__main__":
+    main()

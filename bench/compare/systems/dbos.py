@@ -1,0 +1,55 @@
+"""DBOS: durable workflows in PostgreSQL, in a queue with a partition per key."""
+
+from __future__ import annotations
+
+import threading
+from functools import cache
+from typing import Any
+
+from bench.compare import body
+from bench.compare.place import Place
+
+TITLE = "DBOS"
+SERVER = "postgres"
+DEFAULT = "register_queue(..., partition_concurrency=1), queue_partition_key=key"
+TUNED = ""
+PACKAGES = ("dbos", "psycopg")
+READY = "DBOS launched!"
+LACKS = {
+    "child": "its worker is one process",
+    "stuck": "its lock is a row of PostgreSQL; see the row above",
+    "timeout": "its lock has no timeout",
+    "redelivery": "it does not deliver a running workflow again after a time",
+    "chord": "a workflow that waits for others was not tried",
+}
+
+
+def work(place: Place) -> None:
+    from dbos import DBOS
+
+    DBOS(config={"name": "compare", "system_database_url": place.url})
+
+    @DBOS.step()
+    def step(tag: str) -> None:
+        body.run(place.folder, tag)
+
+    @DBOS.workflow(name="run")
+    def run(_key: str, tag: str) -> None:
+        step(tag)
+
+    DBOS.launch()
+    DBOS.register_queue("compare", worker_concurrency=place.slots, partition_concurrency=1)
+    threading.Event().wait()
+
+
+@cache
+def client(place: Place) -> Any:
+    from dbos import DBOSClient
+
+    return DBOSClient(system_database_url=place.url)
+
+
+def send(place: Place, key: str, tag: str) -> str:
+    options: Any = {"workflow_name": "run", "queue_name": "compare", "queue_partition_key": key}
+    client(place).enqueue(options, key, tag)
+    return "sent"

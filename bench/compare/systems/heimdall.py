@@ -1,0 +1,46 @@
+"""celery-heimdall: the caller of a duplicate gets the id of the first call."""
+
+from __future__ import annotations
+
+from functools import cache
+from typing import Any
+
+from bench.compare import body
+from bench.compare.place import Place
+from bench.compare.systems import _celery
+
+TITLE = "celery-heimdall"
+SERVER = "redis"
+DEFAULT = 'base=HeimdallTask, heimdall={"unique": True, "key": ...}'
+TUNED = f'"unique_timeout": 60, {_celery.LATE}'
+PACKAGES = ("celery-heimdall", "celery", "kombu", "redis")
+READY, RECEIVED = _celery.READY, _celery.RECEIVED
+KEYS = "h-lock:*"
+LACKS: dict[str, str] = {}
+
+
+@cache
+def task(place: Place) -> Any:
+    from celery_heimdall import HeimdallTask
+
+    heimdall: dict[str, Any] = {"unique": True, "key": lambda args, _kwargs: args[0]}
+    if place.timeout or place.is_tuned:
+        heimdall["unique_timeout"] = place.timeout or 60
+
+    @_celery.app(place).task(name="compare.work", base=HeimdallTask, heimdall=heimdall)
+    def run(key: str, tag: str) -> None:  # noqa: ARG001 - the key is the lock's
+        body.run(place.folder, tag)
+
+    return run
+
+
+def work(place: Place) -> None:
+    _celery.work(task(place), place)
+
+
+def send(place: Place, key: str, tag: str) -> str:
+    return _celery.send(task(place), key, tag)
+
+
+def chord(place: Place, key: str, tags: list[str]) -> str:
+    return _celery.chord(task(place), key, tags)
