@@ -149,7 +149,7 @@
       const offer = left ? `offered, ${left} s left` : "";
       return row(call(id), quiet({ waiting: offer, behind: "behind its run", aside: "aside" }[state]));
     });
-    return `<h5>Key ${name}</h5>${held.join("") || row(quiet("no holder"))}${row("line")}${places.join("") || row(quiet("empty"))}`;
+    return `<h5>Key ${name}</h5>${held.join("") || row(quiet("no holder"))}${row("line", line.length ? "" : quiet("empty"))}${places.join("")}`;
   }
 
   if (typeof PYTHON === "undefined" || !PYTHON) root.textContent = "This site was built without Pyodide.";
