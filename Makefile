@@ -15,11 +15,7 @@ LEVEL_postgres := stores postgres
 LEVEL_mariadb := stores mariadb
 
 .DEFAULT_GOAL := help
-<<<<<<< HEAD
-.PHONY: help demo test test-fast test-all compiled check docs pictures dist matrix flake histories standstill crashes timetable lock bench mutations
-=======
-.PHONY: help demo test test-fast test-all compiled check docs dist matrix flake histories standstill crashes timetable lock bench compare mutations
->>>>>>> ff341256 (Run other systems, and compare verdicts)
+.PHONY: help demo test test-fast test-all compiled check docs pictures dist matrix flake histories standstill crashes timetable lock bench compare mutations
 
 help: ## this text
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-10s %s\n", $$1, $$2 }' Makefile
