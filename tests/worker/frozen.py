@@ -18,11 +18,10 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-import nox
 import redis
 
 from tests.servers import RedisServer
-from tests.worker.lab import REPOSITORY, eventually
+from tests.worker.lab import eventually
 from tests.worker.releases import Release, unpack
 
 FOLDER = Path(__file__).parent / "frozen"
@@ -126,10 +125,10 @@ _WRITE: dict[str, Any] = {
 
 
 def main() -> None:
-    version = nox.project.load_toml(REPOSITORY / "pyproject.toml")["project"]["version"]
     FOLDER.mkdir(exist_ok=True)
     with tempfile.TemporaryDirectory() as name:
         package = unpack(None, Path(name))
+        version = next(package.glob("*.dist-info")).stem.partition("-")[2]
         for kind in ("redis", "sqlite"):
             folder = Path(name, kind)
             folder.mkdir()

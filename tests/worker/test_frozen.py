@@ -32,7 +32,7 @@ def test_leases_and_lines_that_a_release_has_left_run_under_this_one(
     else:
         load_sqlite(path, file.read_text(), redis_server.port)
     store = redis_url if file.suffix == ".redis" else f"sqlite:///{path}"
-    lab = make_lab(module=SHOP, **CONF, exclusive_store=store)
+    lab = make_lab(module=SHOP, **{**CONF, "exclusive_ttl": 15}, exclusive_store=store)
     assert lab.app.tasks["release.line"].lock_state("k").waiting == 3
     lab.start_worker()
     tags = [f"{name} {number}" for name, count in LEFT.items() for number in range(count)]

@@ -16,7 +16,6 @@ from tests.worker.releases import Release, last_tag, unpack
 
 TAG = last_tag()
 OLD = TAG or "no-tag-so-this-tree-itself"
-TTL = 3
 both_ways = pytest.mark.parametrize(
     ("first", "second"),
     [pytest.param(OLD, "this", id=f"{OLD}-then-this"), pytest.param("this", OLD, id=f"this-then-{OLD}")],
@@ -30,11 +29,17 @@ def packages(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
 
 
 @pytest.fixture
+def ttl() -> int:
+    """The ttl of all leases: longer than a machine may stand still."""
+    return 60
+
+
+@pytest.fixture
 def releases(
-    first: str, second: str, packages: dict[str, Path], redis_url: str, tmp_path: Path
+    first: str, second: str, ttl: int, packages: dict[str, Path], redis_url: str, tmp_path: Path
 ) -> Iterator[tuple[Release, Release]]:
     """The two releases in the order of the test, on one Redis and one journal."""
-    conf = {"task_acks_late": True, "task_reject_on_worker_lost": True, "exclusive_ttl": TTL}
+    conf = {"task_acks_late": True, "task_reject_on_worker_lost": True, "exclusive_ttl": ttl}
     with ExitStack() as labs:
         yield tuple(
             labs.enter_context(Release(redis_url, tmp_path, conf, packages[name])) for name in (first, second)
@@ -127,6 +132,7 @@ def test_a_lease_of_one_release_is_respected_and_its_line_is_handed_on_by_the_ot
 
 
 @pytest.mark.proves("beside the last release")
+@pytest.mark.parametrize("ttl", [3])
 @both_ways
 def test_runs_of_a_killed_worker_are_recovered_by_the_other_release(
     releases: tuple[Release, Release],
