@@ -10,7 +10,7 @@ import json
 import os
 import signal
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from itertools import count
 from typing import Any
@@ -73,7 +73,8 @@ class Lane:
         self._plan, self._sweepers = lab.folder / "plan", lab.folder / "plan.sweepers"
         self._names, self._cases, self._asks = count(1), count(1), count(1)
         self.point, self.calls, self.case = Point(), list[Call](), ""
-        self.in_line, self.popped = set[str](), set[str]()
+        self.in_line, self.popped, self.renewed = set[str](), set[str](), set[str]()
+        self._dead = dict[tuple[str, str, int], int]()
         self._is_attended, self._resumes_at, self._redelivers_at = False, 0.0, 0.0
         self._adopted: list[tuple[Staff, str]] = []
         self.survivor, self.victim = self.start_worker("left"), self.start_worker("right")
@@ -84,9 +85,8 @@ class Lane:
     def begin(self, point: Point) -> None:
         """Begin a case, with nothing on the record."""
         self.case, self.point = f"case-{next(self._cases)}", point
-        self.calls.clear()
-        self.in_line.clear()
-        self.popped.clear()
+        for noted in (self.calls, self.in_line, self.popped, self.renewed, self._dead):
+            noted.clear()
         self._is_attended, self._resumes_at, self._redelivers_at = False, 0.0, 0.0
         for journal in (self.journal, self.record):
             journal.path.write_bytes(b"")
@@ -179,6 +179,8 @@ class Lane:
                 self.victim.worker.kill()
             self.in_line.update(id.partition("/")[0] for _, id in self._store.places())
             if end["how"] == "worker":
+                self._dead.update(self._leases_of_the_dead())
+            if end["how"] == "worker":
                 end_claims(self.lab.doors)
                 self.popped.update(self._popped() if self.is_one_redis else ())
             now = time.monotonic()
@@ -188,11 +190,31 @@ class Lane:
                 self._redelivers_at = now + (end["number"] % 2) * (self._ttl + 1.5)
                 for queue in (self.victim.queue, *self._adopted_by(self.victim)):
                     self.adopt(self.survivor, queue)
+        self._note_renewals()
         if self._resumes_at and time.monotonic() > self._resumes_at:
             self.resume()
         if self._redelivers_at and time.monotonic() > self._redelivers_at:
             self._redelivers_at = 0.0
             self._redeliver()
+
+    def _leases_of_the_dead(self) -> Iterator[tuple[tuple[str, str, int], int]]:
+        """Yield the leases of runs that no child of the survivor has begun, and what remains of them."""
+        alive = self.survivor.worker.children
+        begun = {event["id"] for event in self.journal.events("start") if event["pid"] in alive}
+        for lease, remaining in self._leases(self._store.scan()):
+            if lease[1].partition("/")[0] not in begun:
+                yield lease, remaining
+
+    def _leases(self, keys: Iterable[str]) -> Iterator[tuple[tuple[str, str, int], int]]:
+        for key in keys:
+            for owner in self._store.inspect(key).holders:
+                yield (key, owner.id, owner.fence), owner.remaining
+
+    def _note_renewals(self) -> None:
+        """Note the leases of dead runs that somebody has renewed: they would never end."""
+        for lease, remaining in self._leases({key for key, _, _ in self._dead}):
+            if remaining > self._dead.get(lease, remaining):
+                self.renewed.add(lease[0])
 
     def _popped(self) -> Iterator[str]:
         """Yield the ids of messages that the broker had given to the dead victim, which had not noted them.

@@ -56,6 +56,19 @@ def hand_on(lane: Lane, key: str) -> None:
     lane.wait_for("end", "b")
 
 
+def renewals(lane: Lane, key: str) -> None:
+    """A run lasts for some heartbeats, which renew its lease, while another task waits."""
+    lane.call("alone", key, "a", hold=True)
+    lane.wait_for("start", "a")
+    lane.call("alone", key, "b")
+    lane.wait_until_in_line(1, "alone", key)
+    lane.arm()
+    beats = lambda: lane.record.events("request", role="heartbeat", moment="after")  # noqa: E731
+    lane.eventually(lambda: len(beats()) >= BEATS or lane.end, "some heartbeats")
+    lane.open(key)
+    lane.wait_for("end", "b")
+
+
 def order(lane: Lane, key: str) -> None:
     """Calls take their places in line when they are published."""
     lane.arm()
@@ -95,12 +108,13 @@ def recover(lane: Lane, key: str) -> None:
     lane.let_sweep(lane.victim)
     lane.kill(doomed)
     lane.open(key)
-    holders = lambda: lane.state("alone", key).holders  # noqa: E731
-    lane.eventually(
-        lambda: not holders() or holders()[0].remaining < 0.4, "the last half second of the lease"
-    )
+
+    def remaining() -> float:
+        return max((holder.remaining for holder in lane.state("alone", key).holders), default=0)
+
+    lane.eventually(lambda: remaining() < 0.4, "the last half second of the lease")
     lane.let_sweep()
-    lane.eventually(lambda: not holders() or not holders()[0].remaining, "the end of the lease")
+    lane.eventually(lambda: not remaining(), "the end of the lease")
     lane.arm()
     lane.let_sweep(lane.victim)
     lane.wait_for("end", "b")
@@ -118,6 +132,7 @@ def debounce(lane: Lane, key: str) -> None:
     lane.wait_for("end", "c")
 
 
+BEATS = 3
 WITH_REAPER = ("publisher", "main", "child 1", "child 2", "courier", "releaser", "reaper")
 SCENARIOS = {
     scenario.name: scenario
@@ -125,6 +140,7 @@ SCENARIOS = {
         Scenario("free key", free, "alone", 10),
         Scenario("busy key", busy, "alone", 18),
         Scenario("hand-on", hand_on, "alone", 12),
+        Scenario("renewals", renewals, "alone", 9, ("heartbeat",)),
         Scenario("order", order, "ordered", 20),
         Scenario("unique", unique, "once", 15),
         Scenario("chord", chord, "alone", 15),

@@ -14,8 +14,9 @@ from tests.worker.crashes.stack import STACKS, Stack
 from tests.worker.crashes.sweep import Sweep
 
 SHARES = 10
-CHOSEN = int(os.environ.get("CRASHES_SHARE") or date.today().toordinal() % SHARES)  # noqa: DTZ011
-"""The share of all points that a quick sweep tries: another one each day."""
+DAY = date.today().toordinal()  # noqa: DTZ011
+CHOSEN = int(os.environ.get("CRASHES_SHARE") or DAY % SHARES)
+"""The share of all points that `make test` tries: another one each day, on another stack after each round."""
 STACK, SCENARIO, POINT = (os.environ.get(f"CRASHES_{name}", "") for name in ("STACK", "SCENARIO", "POINT"))
 """What `make crashes` is to try, of all."""
 each_stack = pytest.mark.parametrize("stack", [stack for stack in STACKS if STACK in str(stack)], ids=str)
@@ -32,14 +33,14 @@ each_stack = pytest.mark.parametrize("stack", [stack for stack in STACKS if STAC
         "second offer"
     ),
 )
-@pytest.mark.large
 @pytest.mark.timeout(1200)
-@pytest.mark.parametrize("stack", [stack for stack in STACKS if stack.broker == "redis"], ids=str)
-def test_a_tenth_of_all_points(make_lane: Callable[[Stack], Lane], stack: Stack) -> None:
-    """Each day another tenth: CRASHES_SHARE chooses it."""
-    sweep = Sweep(make_lane, stack)
-    for number, scenario in enumerate(SCENARIOS.values()):
-        sweep.run(scenario, lambda index, number=number: (index + number) % SHARES == CHOSEN)
+@pytest.mark.parametrize("name", SCENARIOS)
+def test_a_tenth_of_all_points(make_lane: Callable[[Stack], Lane], name: str) -> None:
+    """CRASHES_SHARE chooses the tenth, CRASHES_STACK the stack."""
+    stacks = [stack for stack in STACKS if STACK in str(stack)]
+    sweep = Sweep(make_lane, stacks[DAY // SHARES % len(stacks)])
+    place = [*SCENARIOS].index(name)
+    sweep.run(SCENARIOS[name], lambda number: (number + place) % SHARES == CHOSEN)
     sweep.conclude(f"CRASHES_SHARE={CHOSEN}")
 
 

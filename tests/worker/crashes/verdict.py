@@ -12,7 +12,7 @@ from tests.worker.journal import Event
 
 _RESULT = "MULTI+SETEX+PUBLISH+EXEC"
 """The request that stores a result on Redis."""
-_OF_CHORD = ("EVALSHA", "declare")
+_OF_CHORD = ("EVALSHA", "declare", "MULTI+SADD+SADD+EXEC")
 """The requests by which Celery counts a result for its chord, and gets ready to publish the body."""
 
 
@@ -89,6 +89,7 @@ class Verdict:
     def faults(self) -> Iterator[str]:
         yield from self._repetitions()
         yield from self._overlaps()
+        yield from (f"a lease of {key} outlives its dead worker" for key in self.lane.renewed)
 
     def _repetitions(self) -> Iterator[str]:
         runs: defaultdict[tuple[str, str], list[Event]] = defaultdict(list)
