@@ -18,7 +18,6 @@ WHOLE = {
     "tests/store/test_cluster.py::test_eight_processes_are_never_two_at_once_while_slots_move_and_replicas_take_over",
     "tests/store/test_other_package.py::test_the_kit_proves_a_store_that_is_found_by_its_entry_point",
     "tests/store/test_redis_tls.py::test_the_nodes_of_a_cluster_are_found_and_followed_with_tls",
-    "tests/worker/crashes/test_crashes.py::test_a_tenth_of_all_points",
     "tests/worker/crashes/test_crashes.py::test_all_points",
     "tests/worker/test_as_celery.py::test_endings_of_messages_of_rabbitmq_are_reported_as_plain_celery_reports_them",
 }
