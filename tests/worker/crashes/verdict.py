@@ -75,6 +75,7 @@ class Verdict:
         begun = {event.get("acknowledges") for event in requests}
         of_children = [event for event in requests if event["role"].startswith("child")]
         begun |= {event.get("claims") for event in of_children}
+        begun |= {event["id"] for event in self.lane.journal.events("start")}
         has_asked = any(event["label"].startswith("sql") for event in of_children)
         is_any = call.name == "chord" and bool(begun - {None})
         return is_any or call.id in begun or has_asked
