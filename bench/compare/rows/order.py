@@ -28,6 +28,5 @@ def play(stage: Stage) -> str:
         return "none waits: dropped by the worker"
     if began == tags:
         return "as called"
-    return (
-        f"{' '.join(began) or 'none'}{'' if len(began) == COUNT else f' ({COUNT - len(began)} did not run)'}"
-    )
+    missing = f" ({COUNT - len(began)} did not run in {PATIENCE:.0f} s)" if len(began) < COUNT else ""
+    return f"{' '.join(began) or 'none'}{missing}"

@@ -30,7 +30,7 @@ def work(place: Place) -> None:
 
     seconds = place.timeout or place.redelivery or (10 if place.is_tuned else 0)
     locks = {"lockDuration": seconds * 1000, "stalledInterval": seconds * 1000} if seconds else {}
-    options: Any = {"connection": place.url, "concurrency": place.slots, **locks}
+    options: Any = {"connection": place.url, **locks}  # its default: one slot for each queue
 
     async def process(job: Any, _token: str) -> None:
         await asyncio.to_thread(body.run, place.folder, job.data["tag"])
@@ -41,6 +41,8 @@ def work(place: Place) -> None:
             await queue.setGlobalConcurrency(1)
             await queue.close()
         workers = [Worker(name, process, options) for name in QUEUES]
+        for worker in workers:
+            worker.on("error", print)
         print(READY, len(workers), flush=True)
         await asyncio.Event().wait()
 

@@ -16,7 +16,7 @@ TUNED = _celery.LATE
 PACKAGES = ("celery", "kombu", "redis")
 READY, RECEIVED = _celery.READY, _celery.RECEIVED
 KEYS = ""
-LACKS = {"stuck": "see the row above: its lease is renewed, not a key's time to live"}
+LACKS = {"stuck": "its lease has no time to live in Redis; see the row above"}
 
 
 @cache
