@@ -19,8 +19,8 @@ from bench.compare.stage import Stage
 from bench.compare.system import System
 
 COUNT, SLOTS, KEYS = 20_000, 10, 200
-IDLE = 90.0
-"""Seconds without the end of a run, after which no other is expected."""
+IDLE, MOST = 90.0, 1_800.0
+"""Seconds without the end of a run, after which no other is expected, and seconds for all runs of a load."""
 
 
 class Figures(NamedTuple):
@@ -62,9 +62,10 @@ def measure(stage: Stage, key_of: Callable[[int], str], *, kills: bool) -> Figur
 
 
 def wait_for_ends(stage: Stage, count: int) -> None:
-    """Wait until so many runs have ended, or none has for a while."""
+    """Wait until so many runs have ended, or none has for a while, or the time is up."""
     ended, since = 0, time.monotonic()
-    while ended < count and time.monotonic() < since + IDLE:
+    deadline = since + MOST
+    while ended < count and time.monotonic() < min(since + IDLE, deadline):
         time.sleep(0.5)
         if (now := len(stage.events("end"))) > ended:
             ended, since = now, time.monotonic()
