@@ -100,7 +100,7 @@ def _options() -> argparse.Namespace:
     parser.add_argument(
         "--into", type=Path, default=Path(os.devnull), help="a file for each verdict, as JSON"
     )
-    parser.add_argument("--processes", type=int, default=os.cpu_count())
+    parser.add_argument("--processes", type=int, default=os.cpu_count(), help="default: %(default)s")
     return parser.parse_args()
 
 

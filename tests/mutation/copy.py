@@ -33,13 +33,13 @@ class Copy:
         found.mkdir()
         return found
 
-    def test(self, *words: str, timeout: float | None = None) -> str:
+    def test(self, *words: str, timeout: float | None = None, **environment: str) -> str:
         """Run pytest: "passed", "failed" or "timed out"."""
         path = os.pathsep.join([str(self.root / "src"), str(self.root)])
         process = subprocess.Popen(
             [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", *words],
             cwd=self.root,
-            env={**os.environ, "PYTHONPATH": path, "PYTHONDONTWRITEBYTECODE": "1"},
+            env={**os.environ, "PYTHONPATH": path, "PYTHONDONTWRITEBYTECODE": "1", **environment},
             stdin=subprocess.DEVNULL,
             stdout=subprocess.DEVNULL,
             stderr=subprocess.DEVNULL,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import shutil
 from collections import defaultdict
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -13,7 +14,10 @@ from tests.mutation.mutants import Mutant
 _OTHER_STAGES = (
     *("postgres", "maria", "mysql", "sqlite", "memcached", "django", "cluster", "brokers", "rabbit", "sqs"),
     *("gevent", "eventlet", "threads", "solo", "pubsub", "one_call", "priorities", "misuse", "seams"),
+    *("crashes", "releases", "frozen"),
 )
+SHARES = 6
+"""Copies that note lines at one time: tests of workers mostly wait."""
 
 
 @dataclass(frozen=True)
@@ -37,11 +41,19 @@ class Suite:
         return Path(self.folder).name
 
     def note_lines(self, into: Path, scratch: Path) -> None:
-        """Run all chosen tests, and note the lines that each passes."""
-        copy = Copy(scratch / f"traced-{self.name}")
-        found = copy.trace()
-        copy.test("-p", "sitecustomize", "-m", "not large", "-k", self.chosen, self.folder)
-        shutil.copytree(found, into)
+        """Run all chosen tests, a share in each copy, and note the lines that each passes."""
+        into.mkdir(parents=True)
+
+        def note(share: int) -> None:
+            copy = Copy(scratch / f"traced-{self.name}-{share}")
+            found = copy.trace()
+            words = ("-p", "sitecustomize", "-m", "not large", "-k", self.chosen, self.folder)
+            copy.test(*words, LINES_SHARE=f"{share} of {SHARES}")
+            for file in found.glob("[0-9]*"):
+                shutil.copy(file, into / f"{file.name}-{share}")
+
+        with ThreadPoolExecutor(SHARES) as pool:
+            list(pool.map(note, range(SHARES)))
 
 
 SUITES = (Suite("tests/unit", 10), Suite("tests/worker", 60, f"not ({' or '.join(_OTHER_STAGES)})"))
