@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import signal
 from collections.abc import Callable
 from typing import Any
 
@@ -11,7 +12,7 @@ from celery.exceptions import TaskRevokedError
 
 from celery_exclusive import Exclusive
 from tests.servers import RedisServer
-from tests.worker.lab import Lab, command, eventually
+from tests.worker.lab import Lab, assert_renewed, command, eventually
 from tests.worker.stage import Stage, on_stages
 
 pytestmark = pytest.mark.promise(
@@ -54,6 +55,30 @@ def test_a_message_that_expires_in_line_is_revoked_when_it_is_due(stage: Stage) 
     assert [result.get(timeout=60) for result in others] == ["a", "b"]
     assert lab.journal.tags("start") == ["holder", "a", "b"]
     stage.assert_nothing_is_left(lab)
+
+
+@on_stages("prefork", "threads")
+def test_a_worker_that_shuts_down_and_hears_of_no_revoke_sweeps_no_more(stage: Stage) -> None:
+    """Else a revoked task stays in line whenever this worker wins the sweep."""
+    lab = stage.make_lab(SHOP, exclusive_ttl=3, exclusive_reap_period=0.1)
+    worker = stage.start_worker(lab)
+    holder = lab.send("both", "k", tag="holder", hold=True, **NO_KEY)
+    lab.journal.wait_for("start", tag="holder")
+    store: Any = lab.app._celery_exclusive.store  # type: ignore[attr-defined]
+
+    def remaining() -> float:
+        return float(lab.task("both").lock_state("k").holders[0].remaining)
+
+    def is_left_to_others() -> bool:
+        swept = store.times().swept
+        assert_renewed(remaining)
+        return bool(store.times().swept == swept)
+
+    assert not is_left_to_others()
+    worker.process.send_signal(signal.SIGTERM)
+    eventually(is_left_to_others, "no sweep between two renewals")
+    lab.open("holder")
+    assert holder.get(timeout=60) == "holder"
 
 
 @on_stages("prefork", "threads", lates=(True,))

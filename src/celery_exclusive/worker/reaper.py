@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 from celery_exclusive import notices
 from celery_exclusive.core.operations import Applied
-from celery_exclusive.core.records import RENEWALS_PER_TTL, SECOND
+from celery_exclusive.core.records import NEVER, RENEWALS_PER_TTL, SECOND
 from celery_exclusive.errors import UnreadableKey
 from celery_exclusive.leases.trouble import Trouble
 from celery_exclusive.system.deadline import at_most
@@ -55,7 +55,7 @@ class Reaper:
         self._ttl = min(map(services.ttl, (None, *options))) / SECOND
         # The longest time between two answers in which no lease that is renewed three times can expire.
         self._longest = round(max(self._ttl / RENEWALS_PER_TTL, _NO_OUTAGE) * SECOND)
-        self._is_over = threading.Event()
+        self._is_closing, self._is_over = False, threading.Event()
         self._unreadable: set[str] = set()
         self._revoked = Revoked(services)
         self._time = 0
@@ -66,6 +66,10 @@ class Reaper:
 
     def start(self) -> None:
         self._thread.start()
+
+    def close(self) -> None:
+        """Leave the sweeps to other workers, since one that stops hears of no revoked tasks."""
+        self._is_closing = True
 
     def stop(self) -> None:
         self._is_over.set()
@@ -84,7 +88,7 @@ class Reaper:
     def sweep(self) -> None:
         """Sweep all keys that are due now."""
         settings = self.services.settings
-        every = round(_SHORTEST * settings.exclusive_reap_period * SECOND)
+        every = NEVER if self._is_closing else round(_SHORTEST * settings.exclusive_reap_period * SECOND)
         self._revoked.listen()
         while self._reap(every).more and not self._is_over.is_set():
             self.services.courier.wait(settings.exclusive_offer)

@@ -109,9 +109,10 @@ class Locks(bootsteps.StartStopStep):
             self.worker.relay.listen(parent.pool)
 
     def close(self, parent: Any) -> None:
-        """Let bodies that wait for the store know that the worker stops, before anything is stopped."""
+        """Let bodies that wait for the store and the reaper know that the worker stops, before it does."""
         if self.worker:
             self.worker.roster.stop()
+            self.reaper.close()
 
     def stop(self, parent: Any) -> None:
         """End what `start` has begun, as soon as the pool has no task any more.
