@@ -20,6 +20,7 @@ from celery_exclusive.stores.base import open_store
 from celery_exclusive.stores.workers import WorkerRecord
 from tests.cli.conftest import Desk
 from tests.servers import RedisServer
+from tests.store.test_redis_user import LINE
 from tests.worker.journal import eventually
 from tests.worker.lab import Lab, command
 
@@ -167,6 +168,39 @@ def test_a_line_under_a_prefix_that_no_worker_has_is_a_warning(
     warnings = [finding for level, finding, _ in found if level == "warning"]
     assert [f"1 tasks wait under exclusive_prefix {former}" in warning for warning in warnings] == [True]
     assert served in found[-1][1]
+
+
+@pytest.mark.promise(
+    "`locks doctor` of a user who may not look at other prefixes in the store says so as `ok`, and examines "
+    "the rest; if the store goes away meanwhile, it exits with 3",
+    broke="a problem and exit 3, as before; the own prefix not asked again: `ok` without a store",
+)
+def test_a_prefix_that_the_user_may_not_look_at_is_no_problem(
+    make_desk: Callable[..., Desk], start_redis: Callable[..., RedisServer], monkeypatch: pytest.MonkeyPatch
+):
+    server = start_redis()
+    with server.client() as client:
+        client.execute_command(LINE)
+    with closing(open_store(server.url, prefix="other")) as store:
+        for id in "ab":
+            message = b"a message"
+            store.apply("x:k", Acquire(f"{id}/1", "0" * 16, 30 * SECOND, acks_late=True, message=message))
+    desk = make_desk(exclusive_store=server.url.replace("redis://", "redis://locks:PASSWORD@"))
+    done = desk.run("doctor", "--json")
+    found = findings(done.stdout)
+    assert done.exit_code == 1  # no worker sweeps
+    assert [level for level, *_ in found["prefixes"]] == ["ok", "ok"]
+    assert "cannot look at exclusive_prefix other, perhaps of another app: " in found["prefixes"][0][1]
+    assert "ermission" in found["prefixes"][0][1]
+    assert "durability" in found
+
+    def kill_and_open(*_: Any, **__: Any) -> Any:
+        server.kill()
+        return open_store(server.url, prefix="other")
+
+    monkeypatch.setattr("celery_exclusive.operate.doctor.open_store", kill_and_open)
+    done = desk.run("doctor", "--json")
+    assert (done.exit_code, findings(done.stdout)["prefixes"][0][0]) == (3, "problem")
 
 
 @pytest.mark.proves("locks doctor")

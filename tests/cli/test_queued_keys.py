@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from celery_exclusive import Unique
+from celery_exclusive import Exclusive, Unique
 from celery_exclusive.core.operations import AcquireAlone
 from celery_exclusive.core.records import SECOND, Phase
 from celery_exclusive.leases.operator_release import release_queued
@@ -80,6 +80,20 @@ def test_a_task_without_queued_keys_is_an_error(desk: Desk, keys: dict[str, str]
     assert f"did you mean '{TASK}'?" in refused.stderr
     assert desk.run("release", "--queued", "--force", TASK).exit_code == 2
     assert held(desk, keys) == "0 1 2 3 other text"
+
+
+@pytest.mark.promise(
+    "`locks release --queued TASK` says so if the task has no `unique=`, and names no other task",
+    broke="the hint that names a similar task, as before",
+)
+def test_a_task_without_unique_is_no_misspelling(desk: Desk, keys: dict[str, str]):
+    @desk.app.task(name=f"{TASK}_one", shared=False, exclusive=Exclusive("n"))
+    def load_one(n: int) -> None: ...
+
+    refused = desk.run("release", "--queued", load_one.name)
+    assert refused.exit_code == 1
+    assert f"task '{TASK}_one' has no unique= option" in refused.stderr
+    assert "did you mean" not in refused.stderr
 
 
 @pytest.mark.proves("release queued keys")

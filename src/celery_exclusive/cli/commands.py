@@ -143,9 +143,12 @@ def _release(services: Services, key: str, *, force: bool, reason: str) -> None:
 def _release_queued(services: Services, task: str, *, reason: str, yes: bool) -> None:
     found = operator_release.queued_keys(services.store, task)
     if not found:
+        known = services.app.tasks.get(task)
+        if known is not None and not services.unique(known):
+            raise click.ClickException(f"task {task!r} has no unique= option, so no key of it is ever queued")
         raise click.ClickException(
             f"no unique key of task {task!r} is queued in {printable(services.store.url)}"
-            + did_you_mean(task, set(services.app.tasks) - {task})
+            + (did_you_mean(task, services.app.tasks) if known is None else ".")
         )
     click.echo(f"{len(found)} keys, as {escaped(found[0])}, of tasks that have not begun, or are lost")
     click.echo("a message that is still in a queue runs all the same, and its call may be queued again")

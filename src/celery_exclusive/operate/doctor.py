@@ -190,15 +190,25 @@ def _prefixes(services: Services) -> Iterator[Check]:
     own = services.settings.exclusive_prefix
     others = sorted({*services.store.prefixes()} - {own})
     for prefix in others[:_NAMED]:
-        store = open_store(services.store_url, prefix=prefix)
-        with closing(store):
-            count, workers = sum(1 for _ in store.places()), store.workers()
+        try:
+            count, workers = _line_of(services, prefix)
+        except ExclusiveError as error:
+            services.store.epoch()  # raises if the store is away for this prefix, too
+            text = f"this user cannot look at exclusive_prefix {printable(prefix)}, perhaps of another app"
+            yield Check("prefixes", "ok", f"{text}: {printable(str(error.__cause__ or error))}")
+            continue
         if count and not workers:
             text = f"{count} tasks wait under exclusive_prefix {printable(prefix)}, which no worker has"
             fix = "if they are tasks of this app, start a worker with it, or see docs/how-to/move-store.md"
             yield Check("prefixes", "warning", text, fix)
     named = ", ".join(map(printable, [own, *others[:_NAMED]])) + " and others" * (len(others) > _NAMED)
     yield Check("prefixes", "ok", f"the store has locks under exclusive_prefix {named}")
+
+
+def _line_of(services: Services, prefix: str) -> tuple[int, bool]:
+    """Return how many tasks wait under a prefix, and whether it has workers."""
+    with closing(open_store(services.store_url, prefix=prefix)) as store:
+        return sum(1 for _ in store.places()), bool(store.workers())
 
 
 def _durability(services: Services) -> Iterator[Check]:
