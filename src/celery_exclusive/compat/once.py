@@ -64,7 +64,7 @@ class QueueOnce(UniqueRecipeTask):
     once: ClassVar[Mapping[str, Any]] = {}
     duplicate_error = AlreadyQueued
     not_called: ClassVar[Mapping[str, str]] = {
-        "get_key": "write unique=Unique(key=...), with a function that is called like the task",
+        "get_key": "write unique=Unique(key=...), with a function of the arguments",
         "once_backend": "the store is exclusive_store",
     }
 

@@ -65,7 +65,7 @@ class Singleton(UniqueRecipeTask):
     lock_expiry: ClassVar[float | None] = None
     duplicate_error = DuplicateTaskError
     not_called: ClassVar[Mapping[str, str]] = {
-        "generate_lock": "write unique=Unique(key=...), with a function that is called like the task",
+        "generate_lock": "write unique=Unique(key=...), with a function of the arguments",
         "on_duplicate": "look at the outcome of the call",
         "singleton_backend": "the store is exclusive_store",
     }

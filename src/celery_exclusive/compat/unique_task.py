@@ -8,7 +8,7 @@ from celery_exclusive.compat.recipe_task import RecipeTask
 from celery_exclusive.leases.operator_release import release
 from celery_exclusive.options.declared import Exclusive
 from celery_exclusive.options.key_text import absolute_key
-from celery_exclusive.options.keys import key_of
+from celery_exclusive.options.keys import AsCalled, key_of
 
 if TYPE_CHECKING:
     from celery_exclusive.services import Services
@@ -44,12 +44,12 @@ class UniqueCeleryTask(RecipeTask):
         ttl = cls.custom_lock_expire or cls.LOCK_EXPIRE
         if ttl:
             changes += "; LOCK_EXPIRE and custom_lock_expire no longer end the lock of a living process"
-        return Exclusive(key=lock_id, ttl=ttl, on_conflict="skip"), changes
+        return Exclusive(key=AsCalled(lock_id), ttl=ttl, on_conflict="skip"), changes
 
     def generate_lock_id(self, *args: Any, **kwargs: Any) -> str | bytes:
         """Return the name of the lock of a call with these arguments. Override it to choose some of them.
 
-        The method is called like the task; arguments that have a place are given by place.
+        The method gets the arguments in the form in which the call gives them, as in the recipe.
 
         Raises:
             TypeError: the arguments do not fit.

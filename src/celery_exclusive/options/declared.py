@@ -48,10 +48,11 @@ class Exclusive(Option):
             have 5,000 values, items of lists and dicts, and 500,000 characters: a call with more raises
             OptionError, and a message with more fails.
         key: an absolute key instead of `by`, shared by all tasks that give the same string: a template over
-            the arguments ("repo:{project_id}", "repo:{project.pk}"), or a function that is called like the
-            task and returns the string. A function with other parameters and `**kwargs` gets all arguments by
-            name. A keyword-only parameter `headers` gets the headers of the message. A template shows values
-            as strings: 17 and "17" have one key, as None and "None" do.
+            the arguments ("repo:{project_id}", "repo:{project.pk}"), or a function that returns the
+            string. It gets all arguments by place, with their defaults, and keyword-only ones by name. One
+            with other parameters and `**kwargs` gets all by name. A keyword-only parameter `headers` gets the
+            headers of the message. A template shows values as strings: 17 and "17" have one key, as None and
+            "None" do.
         limit: how many may run at once per key, an int from 1. Default 1.
         ttl: seconds without heartbeat after which the lease of a dead worker expires, from 0.1. It does not
             limit the run time. Default None: the setting `exclusive_ttl` (30 s).

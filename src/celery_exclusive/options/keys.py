@@ -8,6 +8,7 @@ from __future__ import annotations
 import inspect
 from collections.abc import Callable, Mapping, Sequence
 from inspect import BoundArguments, Parameter, Signature
+from traceback import walk_tb
 from typing import Any, NamedTuple
 from weakref import WeakKeyDictionary
 
@@ -30,10 +31,12 @@ from celery_exclusive.options.key_text import TOO_LONG, absolute_key, own_key
 from celery_exclusive.options.option import ALL, Option
 from celery_exclusive.options.templates import Field, as_function, parse_template
 
+_PACKAGE = __name__.partition(".")[0]
 _Run = Callable[..., object]
 _Args = Sequence[object] | None
 _Kwargs = Mapping[str, object] | None
 _Headers = Mapping[str, object] | None
+_Call = tuple[Sequence[object], Mapping[str, object]]
 
 
 class _Parameters(NamedTuple):
@@ -57,6 +60,17 @@ class _Parameters(NamedTuple):
         is_simple = set(kinds.values()) <= {Parameter.POSITIONAL_OR_KEYWORD, Parameter.KEYWORD_ONLY}
         defaults = {name: one.default for name, one in parameters.items()} if is_simple else None
         return cls(signature, by_place, frozenset(required), defaults)
+
+
+class AsCalled:
+    """A function as `key=` that gets the arguments in the form in which the call gives them."""
+
+    def __init__(self, function: Callable[..., str]) -> None:
+        self._function = function
+        self.__qualname__ = function.__qualname__  # for the representation of the option
+
+    def __call__(self, *args: object, **kwargs: object) -> str:
+        return self._function(*args, **kwargs)
 
 
 _known: WeakKeyDictionary[_Run, dict[bool, _Parameters]] = WeakKeyDictionary()
@@ -124,7 +138,7 @@ def key_of(
     chosen = {name: (headers or {}).get(name, ABSENT) for name in in_key} if in_key else None
     try:
         if option.key is not None:
-            text = _absolute_text(option.key, bind(run, args, kwargs), headers)
+            text = _absolute_text(option.key, bind(run, args, kwargs), (args or (), kwargs or {}), headers)
             return absolute_key(_with_headers(text, chosen) if chosen else text, option.kind)
         names = option.names
         if names is None:
@@ -255,21 +269,21 @@ def _takes_any_name(signature: Signature) -> bool:
     return any(parameter.kind is Parameter.VAR_KEYWORD for parameter in signature.parameters.values())
 
 
-def _absolute_text(key: str | Callable[..., object], bound: BoundArguments, headers: _Headers) -> str:
+def _absolute_text(
+    key: str | Callable[..., object], bound: BoundArguments, call: _Call, headers: _Headers
+) -> str:
     if isinstance(key, str):
         fields, end = parse_template(key)
         shown = (field.before + field.show(_text_of(bound, field.path)) for field in fields)
         text: object = "".join((*shown, end))
     else:
         try:
-            args, kwargs = bound.args, bound.kwargs
-            if _may_take_kwargs(key) and _is_called_by_name(key, bound.signature):
-                args, kwargs = (), {**dict(zip(bound.signature.parameters, args, strict=False)), **kwargs}
-            if _is_given_headers(key, bound.signature):
-                kwargs = {**kwargs, PARAMETER: own_headers(headers)}
+            args, kwargs = call if isinstance(key, AsCalled) else _arguments_of(key, bound, headers)
             text = key(*args, **kwargs)
+        except OptionError:
+            raise
         except Exception as error:
-            raise Refused(f"key= raised {type(error).__name__}. Correct the function.") from error
+            raise Refused(f"key= raised {_cause(error)}. Correct the function.") from error
     if not isinstance(text, str) or not 0 < len(text) <= MOST_CHARACTERS:
         what = f"a {type_name(text)}"
         if isinstance(text, str):
@@ -278,6 +292,25 @@ def _absolute_text(key: str | Callable[..., object], bound: BoundArguments, head
             f"key= returned {what}. It must return a string that names what is locked, like 'repo:17'."
         )
     return text
+
+
+def _arguments_of(key: Callable[..., object], bound: BoundArguments, headers: _Headers) -> _Call:
+    args, kwargs = bound.args, bound.kwargs
+    if _may_take_kwargs(key) and _is_called_by_name(key, bound.signature):
+        args, kwargs = (), {**dict(zip(bound.signature.parameters, args, strict=False)), **kwargs}
+    if _is_given_headers(key, bound.signature):
+        kwargs = {**kwargs, PARAMETER: own_headers(headers)}
+    return args, kwargs
+
+
+def _cause(error: Exception) -> str:
+    """Return the type of an error, with the text if the function does not accept its arguments.
+
+    Another text may show a value of an argument.
+    """
+    raised_in = [frame.f_globals.get("__name__", "") for frame, _ in walk_tb(error.__traceback__)][-1]
+    is_bad_call = isinstance(error, TypeError) and raised_in.partition(".")[0] == _PACKAGE
+    return f"{type(error).__name__}: {error}" if is_bad_call else type(error).__name__
 
 
 def _text_of(bound: BoundArguments, path: tuple[str, ...]) -> str:

@@ -20,6 +20,7 @@ from celery_exclusive.compat.once import AlreadyQueued, QueueOnce
 from celery_exclusive.compat.single_task import SingleTask
 from celery_exclusive.compat.singleton import DuplicateTaskError, Singleton, clear_locks
 from celery_exclusive.compat.unique_task import UniqueCeleryTask
+from tests.pages import BLOCKS
 
 NAME = "feeds.load"
 
@@ -374,6 +375,66 @@ def test_a_lock_id_names_a_call_whatever_its_form(declare: Callable[..., Any]) -
     lock_id = task.generate_lock_id("https://a")
     assert task.lock_state(url="https://a", n=0).key == f"x={lock_id}"
     assert task.lock_state("https://b").key != f"x={lock_id}"
+
+
+@pytest.mark.promise(
+    "`generate_lock_id` gets the arguments in the form of the call, as in the recipe: the example of "
+    "[the page](how-to/migrate.md#uniquecelerytask), and one that reads `kwargs`",
+    name="lock ids",
+    broke="by place, with defaults: TypeError, KeyError",
+)
+@pytest.mark.parametrize("args", [(1,), (1, 2)])
+def test_the_lock_id_of_the_page_is_made_of_each_call(app: Celery, args: tuple[int, ...]) -> None:
+    (code,) = (block.code for block in BLOCKS if "generate_lock_id" in block.code)
+    names: dict[str, Any] = {"app": app, "__name__": __name__}
+    exec(code, names)
+    with pytest.warns(CompatWarning):
+        app.finalize()
+    bill = names["bill"]
+    for form in (bill.s(*args), bill.s(1, month=2), bill.s(tenant_id=1)):
+        assert bill.lock_state(*form.args, **form.kwargs).key == f"x={bill.name}&1"
+        assert bill.apply(form.args, form.kwargs).successful()
+
+
+@pytest.mark.proves("lock ids")
+def test_a_lock_id_reads_the_keyword_arguments_of_the_call(app: Celery) -> None:
+    class ByUrl(UniqueCeleryTask):
+        abstract = True
+
+        def generate_lock_id(self, *args: Any, **kwargs: Any) -> str:
+            return f"{len(args)} {kwargs['url']}"
+
+    @app.task(name=NAME, base=ByUrl, shared=False)
+    def load(url: str, n: int = 0) -> None: ...
+
+    with pytest.warns(CompatWarning):
+        app.finalize()
+    assert app.tasks[NAME].lock_state(url="https://a").key == "x=0 https://a"
+    with pytest.raises(OptionError, match=r"key= raised KeyError\. Correct"):
+        app.tasks[NAME].delay("https://a")
+
+
+@pytest.mark.proves("lock ids")
+def test_a_lock_id_that_does_not_accept_a_call_names_the_argument(app: Celery) -> None:
+    class ByUrl(UniqueCeleryTask):
+        abstract = True
+
+        def generate_lock_id(self, url: str) -> str:
+            return url
+
+    @app.task(name=NAME, base=ByUrl, shared=False)
+    def load(url: str, n: int = 0) -> None: ...
+
+    with pytest.warns(CompatWarning):
+        app.finalize()
+    with pytest.raises(OptionError, match=r"key= raised TypeError: .*unexpected keyword argument 'n'\. Corr"):
+        app.tasks[NAME].delay("https://a", n=1)
+
+
+@pytest.mark.proves("lock ids")
+def test_an_argument_without_a_lock_id_is_named(declare: Callable[..., Any]) -> None:
+    with pytest.raises(OptionError, match="argument url is of type object"):
+        declare(UniqueCeleryTask).delay(object())
 
 
 @pytest.mark.proves("calls of the packages")

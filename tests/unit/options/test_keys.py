@@ -114,6 +114,13 @@ def refusal(call: Callable[..., object], *args: Any, **kwargs: Any) -> str:
     return str(caught.value)
 
 
+def raises(error: Exception) -> Callable[..., str]:
+    def function(*_: Any, **__: Any) -> str:
+        raise error
+
+    return function
+
+
 any_text = st.text(st.characters())  # lone surrogates too
 zones = st.timezones() | st.none() | st.just(timezone(timedelta(hours=2, seconds=7)))
 json_scalars = st.none() | st.booleans() | st.integers() | st.floats() | any_text
@@ -444,6 +451,25 @@ def test_every_text_makes_a_key_that_a_store_can_write(name: str):
 )
 def test_an_argument_that_makes_no_absolute_key_is_refused_with_the_fix(template: Any, value: Any, said: str):
     assert said in refusal(text, template, value)
+
+
+@pytest.mark.promise(
+    "A function as `key=` that cannot be called as the task is names the reason, and one that raises shows "
+    "its error's type without the text, in which an argument may be",
+    broke="no text at all; the text of every TypeError",
+)
+@pytest.mark.parametrize(
+    ("body", "said"),
+    [
+        (raises(ValueError("hunter")), "key= raised ValueError. Correct the function."),
+        (raises(TypeError("hunter")), "key= raised TypeError. Correct the function."),
+        (iter, "key= raised TypeError: "),
+    ],
+)
+def test_an_error_of_a_function_shows_no_argument(body: Any, said: str):
+    shown = refusal(text, body, "hunter")
+    assert said in shown
+    assert "hunter" not in shown
 
 
 def test_a_lock_without_a_name_is_refused():
