@@ -212,6 +212,30 @@ def test_a_worker_without_the_library_ignores_locks_and_whose_offer_it_takes_run
 
 
 @pytest.mark.promise(
+    "A call that a worker without the library has run keeps the place that it got when it was published, and "
+    "runs again when another call has joined behind it",
+    broke="the long first offer is not shortened",
+)
+@on_stages("prefork", brokers=("redis",), lates=(True,))
+def test_a_published_call_that_a_worker_without_the_library_ran_runs_again_when_another_joins(
+    stage: Stage,
+) -> None:
+    lab = stage.make_lab("tests.worker.shop", exclusive_offer=1)
+    stranger = stage.start_worker(stage.make_lab("tests.worker.shop_stranger"), "stranger", 1)
+    first = lab.send("wait", "k", tag="first")
+    assert first.get(timeout=DEADLINE) == "first"
+    assert stranger.stop() == 0
+    stage.start_worker(lab)
+    assert lab.line("wait", "k") == [first.id]
+    assert not lab.journal.events("start")
+    lab.send("wait", "k", tag="second")
+    lab.journal.wait_for("end", tag="second")
+    stage.assert_nothing_is_left(lab)
+    assert lab.journal.tags("unlocked") == ["first"]
+    assert lab.journal.tags("start") == ["first", "second"]
+
+
+@pytest.mark.promise(
     "In a rolling deploy a unique key ends as its publisher has said; a task that waits for a key which is "
     "declared no more runs",
     name="unique deploy",
