@@ -171,7 +171,7 @@ def test_a_line_under_a_prefix_that_no_worker_has_is_a_warning(
 
 
 @pytest.mark.promise(
-    "`locks doctor` of a user who may not look at other prefixes in the store says so as `ok`, and examines "
+    "`locks doctor` as a user without rights on other prefixes in the store says so as `ok`, and examines "
     "the rest; if the store goes away meanwhile, it exits with 3",
     broke="a problem and exit 3, as before; the own prefix not asked again: `ok` without a store",
 )
@@ -201,6 +201,28 @@ def test_a_prefix_that_the_user_may_not_look_at_is_no_problem(
     monkeypatch.setattr("celery_exclusive.operate.doctor.open_store", kill_and_open)
     done = desk.run("doctor", "--json")
     assert (done.exit_code, findings(done.stdout)["prefixes"][0][0]) == (3, "problem")
+
+
+@pytest.mark.promise(
+    "`locks doctor` finds a problem where workers would not start, since the prefix belongs to another "
+    "broker, in the same words, and keeps the prefix for no broker",
+    also="`test_a_namespace_without_workers_and_messages_is_free_again`",
+    broke="no such check: exit 0, as before; the prefix kept by the check: red",
+)
+@pytest.mark.parametrize("kind", ["redis", "sqlite"])
+def test_a_prefix_of_another_broker_is_a_problem(
+    make_desk: Callable[..., Desk], request: pytest.FixtureRequest, tmp_path: Path, kind: str
+):
+    url = f"sqlite:///{tmp_path}/locks.db" if kind == "sqlite" else request.getfixturevalue(f"{kind}_url")
+    desk = make_desk(exclusive_store=url, exclusive_prefix=f"of{token_hex(4)}")
+    free = findings(desk.run("doctor", "--json").stdout)["owner"]
+    assert [level for level, *_ in free] == ["ok"]
+    assert desk.store.keep_namespace("amqp://other//", 60 * SECOND, WORKER) == "amqp://other//"
+    done = desk.run("doctor", "--json")
+    ((level, finding, _),) = findings(done.stdout)["owner"]
+    assert (done.exit_code, level) == (1, "problem")
+    assert "belongs to the workers of broker amqp://other//, and the broker of this app is" in finding
+    assert "exclusive_broker_id='amqp://other//'" in finding
 
 
 @pytest.mark.proves("locks doctor")

@@ -53,9 +53,12 @@ def stores(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[list[Stor
 @pytest.mark.proves("copy of another system")
 def test_a_namespace_without_workers_and_messages_is_free_again(stores: list[Store]) -> None:
     store, _ = stores
+    assert store.namespace_owner() == ""
     assert store.keep_namespace("one", LONG) == "one"
     assert store.keep_namespace("two", LONG) == "one"
+    assert (store.namespace_owner(), store.namespace_owner(adopts=True)) == ("one", "one")
     assert store.keep_namespace("one", A_MOMENT) == "one"
+    eventually(lambda: store.namespace_owner() == "", "no owner")
     eventually(lambda: store.keep_namespace("two", LONG) == "two", "a free namespace")
 
 
@@ -70,6 +73,7 @@ def test_a_namespace_with_messages_waits_for_its_broker_or_is_adopted(stores: li
         assert each.keep_namespace("one", A_MOMENT) == "one"
     eventually(lambda: empty.keep_namespace("two", A_MOMENT) == "two", "the moment to be over")
     assert store.keep_namespace("two", LONG) == "one"
+    assert (store.namespace_owner(), store.namespace_owner(adopts=True)) == ("one", "")
     assert store.keep_namespace("two", A_MOMENT, adopts=True) == "two"
     store.apply("x=k", Release("a/1", "t"))
     store.apply("x=k", Acquire("b/1", "t", LONG, redelivered=True, message=b"message"))

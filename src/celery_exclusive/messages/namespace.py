@@ -40,13 +40,14 @@ def keep_namespace(services: Services, broker: str, worker: WorkerRecord | None 
     if owner != broker and services.has_one_place:
         owner = services.store.keep_namespace(broker, LIFE * SECOND, worker, adopts=True)
     if owner != broker:
-        raise OptionError(
-            f"{_belongs_to(services, owner)}, and the broker of this app is {broker}: set another "
-            "exclusive_prefix for each broker, or, if the two are one broker under two names, "
-            f"exclusive_broker_id={owner!r}. If its workers have gone, as in a copy of its database, "
-            "`celery -A proj locks adopt` lets workers of this app run the tasks that wait there, and "
-            "`locks adopt --drop` deletes them"
-        )
+        raise OptionError(_refusal(services, broker, owner))
+
+
+def refuse_other_owner(services: Services) -> None:
+    """Raise the error that `keep_namespace` raises for this app's broker. Nothing is changed."""
+    broker, owner = own_broker(services), services.store.namespace_owner(adopts=services.has_one_place)
+    if owner not in ("", broker):
+        raise OptionError(_refusal(services, broker, owner))
 
 
 def adopt_namespace(services: Services, *, drops: bool = False) -> None:
@@ -65,6 +66,16 @@ def adopt_namespace(services: Services, *, drops: bool = False) -> None:
     if drops:
         for key in list(services.store.scan()):
             services.store.forget(key)
+
+
+def _refusal(services: Services, broker: str, owner: str) -> str:
+    return (
+        f"{_belongs_to(services, owner)}, and the broker of this app is {broker}: set another "
+        "exclusive_prefix for each broker, or, if the two are one broker under two names, "
+        f"exclusive_broker_id={owner!r}. If its workers have gone, as in a copy of its database, "
+        "`celery -A proj locks adopt` lets workers of this app run the tasks that wait there, and "
+        "`locks adopt --drop` deletes them"
+    )
 
 
 def _belongs_to(services: Services, owner: str) -> str:

@@ -17,7 +17,7 @@ from celery_exclusive.core.operations import Acquire, Release
 from celery_exclusive.core.records import SECOND
 from celery_exclusive.display import duration, printable
 from celery_exclusive.errors import ExclusiveError, is_away
-from celery_exclusive.messages.namespace import own_broker
+from celery_exclusive.messages.namespace import own_broker, refuse_other_owner
 from celery_exclusive.operate.check import Check
 from celery_exclusive.operate.consumers import Consumers
 from celery_exclusive.operate.states import tasks_with_options
@@ -185,6 +185,12 @@ def _sweeps(services: Services) -> Iterator[Check]:
         )
 
 
+def _owner(services: Services) -> Iterator[Check]:
+    refuse_other_owner(services)
+    prefix, broker = map(printable, (services.settings.exclusive_prefix, own_broker(services)))
+    yield Check("owner", "ok", f"no other broker than {broker} keeps exclusive_prefix {prefix}")
+
+
 def _prefixes(services: Services) -> Iterator[Check]:
     """Look for lines that no worker serves since all processes were given another prefix."""
     own = services.settings.exclusive_prefix
@@ -223,6 +229,7 @@ _OF_STORE: Final = {
     "store": _speed,
     "clock": _clock,
     "sweeps": _sweeps,
+    "owner": _owner,
     "prefixes": _prefixes,
     "durability": _durability,
 }

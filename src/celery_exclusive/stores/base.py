@@ -234,6 +234,13 @@ class Store(Protocol):
         """
         ...
 
+    def namespace_owner(self, *, adopts: bool = False) -> str:
+        """Return the broker that `keep_namespace` would return to another broker, without a change.
+
+        It is "" if any broker may keep the namespace, or the store does not know.
+        """
+        ...
+
     def workers(self) -> dict[int, list[WorkerRecord]]:
         """Return the workers of each number that have kept the namespace within a day, as far as it is known.
 

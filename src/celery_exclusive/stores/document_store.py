@@ -226,6 +226,9 @@ class DocumentStore(ABC):
     ) -> str:
         return broker
 
+    def namespace_owner(self, *, adopts: bool = False) -> str:  # noqa: ARG002 - shared stores know it
+        return ""
+
     def workers(self) -> dict[int, list[WorkerRecord]]:
         return {}
 

@@ -134,9 +134,13 @@ class ClusterStore:
     def keep_namespace(
         self, broker: str, life: int, worker: WorkerRecord | None = None, *, adopts: bool = False
     ) -> str:
-        return self.buckets[0].keep_namespace(
-            broker, life, worker, adopts=adopts, has_line=lambda: any(self._ask_each("ZCARD", "due"))
-        )
+        return self.buckets[0].keep_namespace(broker, life, worker, adopts=adopts, has_line=self._has_line)
+
+    def namespace_owner(self, *, adopts: bool = False) -> str:
+        return self.buckets[0].namespace_owner(adopts=adopts, has_line=self._has_line)
+
+    def _has_line(self) -> bool:
+        return any(self._ask_each("ZCARD", "due"))
 
     def workers(self) -> dict[int, list[WorkerRecord]]:
         return self.buckets[0].workers()

@@ -217,6 +217,12 @@ class RedisStore:
         about = (broker, life, int(adopts), record, FORGOTTEN_AFTER)
         return to_text(self._client.run(_NAMESPACE, self._base, self.clock(), *about))
 
+    def namespace_owner(self, *, adopts: bool = False, has_line: Callable[[], bool] | None = None) -> str:
+        owner = self._client.ask("GET", f"{self._base}broker")
+        is_kept = self._client.ask("GET", f"{self._base}kept") is not None
+        is_kept = is_kept or (not adopts and (has_line or self.has_line)())
+        return to_text(owner) if owner is not None and is_kept else ""
+
     def workers(self) -> dict[int, list[WorkerRecord]]:
         try:
             return by_number(self._client.ask("ZRANGE", f"{self._base}workers", 0, -1))

@@ -99,6 +99,9 @@ class SqlStore(ABC, Generic[K]):
     ) -> str:
         return self.transact(lambda it: it.keep_namespace(broker, life, worker, adopts=adopts))
 
+    def namespace_owner(self, *, adopts: bool = False) -> str:
+        return self.transact(lambda transaction: transaction.namespace_owner(adopts=adopts), writes=False)
+
     def workers(self) -> dict[int, list[WorkerRecord]]:
         return self.transact(lambda transaction: transaction.workers(), writes=False)
 

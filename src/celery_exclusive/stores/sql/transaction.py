@@ -376,16 +376,18 @@ class Transaction(DocumentStore):
         self, broker: str, life: int, worker: WorkerRecord | None = None, *, adopts: bool = False
     ) -> str:
         _, _, owner, until, known_until = self._space(worker)
-        if owner not in (None, to_bytes(broker)):
-            has_line = not adopts and self._all(statements.ANY_ENTRY, self.namespace)
-            if until > self.now or has_line:
-                return to_text(owner)
+        if owner not in (None, to_bytes(broker)) and self._is_kept(until, adopts=adopts):
+            return to_text(owner)
         self.cursor.execute(statements.KEEP_NAMESPACE, (to_bytes(broker), self.now + life, self.namespace))
         if worker and (known_until or 0) < self.now + FORGOTTEN_AFTER - _SELDOM:
             name = (self.namespace, _OF_WORKERS, to_bytes(worker.id))
             self.cursor.execute(statements.DELETE_TOMBSTONE, name)
             self.cursor.execute(statements.INSERT_TOMBSTONE, (*name, self.now + FORGOTTEN_AFTER, worker.text))
         return broker
+
+    def namespace_owner(self, *, adopts: bool = False) -> str:
+        _, _, owner, until = self._one(statements.NAMESPACE, self.namespace)
+        return to_text(owner) if owner is not None and self._is_kept(until, adopts=adopts) else ""
 
     def workers(self) -> dict[int, list[WorkerRecord]]:
         found = self._all(statements.WORKERS, self.namespace, _OF_WORKERS, self.now)
@@ -403,6 +405,10 @@ class Transaction(DocumentStore):
     def times(self) -> base.Times:
         _, reaped, *_ = self._one(statements.NAMESPACE, self.namespace)
         return base.Times(self.now, reaped or None)
+
+    def _is_kept(self, until: int, *, adopts: bool) -> bool:
+        """Whether the namespace belongs to the broker that kept it last."""
+        return until > self.now or bool(not adopts and self._all(statements.ANY_ENTRY, self.namespace))
 
     def _space(self, worker: WorkerRecord | None = None) -> Any:
         """Return the namespace's row, to be changed, and until when the record of a worker is kept."""
