@@ -115,6 +115,55 @@ def test_workers_whose_tasks_or_store_differ_are_found(make_lab: Callable[..., L
     assert compared("tests.worker.shop_deploy_old", "ok", 0) == {"options": [ANY], "workers": [ANY]}
 
 
+@pytest.mark.promise(
+    "`locks doctor` warns of a worker that has an `exclusive_secret` where its own process has none, and the "
+    "other way round. No secret, and no hash of one, leaves the worker",
+    broke="no such finding, as before; only workers with a secret compared: each red",
+)
+def test_a_secret_that_some_processes_lack_is_a_warning(make_lab: Callable[..., Lab]):
+    secret, lab = "a secret of a worker", make_lab()
+    signing = lab.start_worker("signing", 1, exclusive_secret=secret)
+    plain = lab.start_worker("plain", 1)
+    for worker in (signing, plain):
+        worker.wait_for_commands()
+    fix = "set it to the same string in all processes: see docs/how-to/security.md"
+    text = f"{signing.name} has an exclusive_secret, and this process has none"
+    assert examined(lab)["secret"] == [("warning", text, fix)]
+    text = f"{plain.name} has no exclusive_secret, and this process has one"
+    assert examined(lab, exclusive_secret=secret)["secret"] == [("warning", text, fix)]
+    assert secret not in str(lab.app.control.inspect().stats())
+    plain.stop()
+    assert [level for level, *_ in examined(lab, exclusive_secret=secret)["secret"]] == ["ok"]
+
+
+@pytest.mark.promise(
+    "`locks doctor` says as `ok` which tasks with options acknowledge early, and that RabbitMQ may lose "
+    "calls without `confirm_publish`",
+    broke="tasks without options counted, too; the transport options not read: each red",
+)
+def test_settings_that_may_lose_messages_are_told_and_are_no_warning(make_desk: Callable[..., Desk]):
+    def messages(desk: Desk) -> list[str]:
+        found = findings(desk.run("doctor", "--json").stdout)["messages"]
+        assert {level for level, *_ in found} == {"ok"}
+        return [finding for _, finding, _ in found]
+
+    desk = make_desk()
+    assert messages(desk) == ["all tasks with options acknowledge late"]
+
+    def body() -> None: ...
+
+    desk.app.task(name="desk.plain", shared=False)(body)
+    desk.app.task(name="desk.early", shared=False, exclusive=Exclusive())(body)
+    desk.app.task(name="desk.late", shared=False, exclusive=Exclusive(), acks_late=True)(body)
+    (early,) = messages(desk)
+    assert early.startswith("1 task with options acknowledges early (desk.early): ")
+
+    rabbit = make_desk(broker_url="pyamqp://127.0.0.1:1")
+    assert "confirm_publish" in messages(rabbit)[1]
+    rabbit.app.conf.broker_transport_options = {"confirm_publish": True}
+    assert len(messages(rabbit)) == 1
+
+
 @pytest.mark.proves("locks doctor")
 def test_a_setting_that_cannot_be_read_hides_no_other_finding(make_lab: Callable[..., Lab]):
     found = examined(make_lab(), worker_pool="no_such_pool", code=1)

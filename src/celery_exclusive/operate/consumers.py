@@ -29,11 +29,13 @@ class Consumers:
     * `queues`: the queues that each consumes.
     * `options`: the tasks that each knows, with their options as a text.
     * `pids`: the main process of each.
+    * `have_secret`: whether each has an `exclusive_secret`, as far as it says so.
     """
 
     queues: Mapping[str, set[str]]
     options: Mapping[str, Mapping[str, str]]
     pids: Mapping[str, int]
+    have_secret: Mapping[str, bool]
 
     @classmethod
     def ask(cls, app: Any) -> Consumers:
@@ -47,6 +49,11 @@ class Consumers:
             {worker: {queue["name"] for queue in its} for worker, its in queues.items()},
             {worker: dict(_name_and_options(text) for text in its) for worker, its in found[0].items()},
             {worker: its["pid"] for worker, its in found[1].items()},
+            {
+                worker: its["celery_exclusive"]["has_secret"]
+                for worker, its in found[1].items()
+                if "celery_exclusive" in its
+            },
         )
 
     def compare(self, services: Services) -> Iterator[Check]:
@@ -57,6 +64,7 @@ class Consumers:
             return
         yield from self._compare_queues(services)
         yield from self._compare_options(services)
+        yield from self._compare_secret(services)
 
     def compare_store(self, services: Services) -> Iterator[Check]:
         """Yield a finding about each worker that takes tasks with options and uses no locks, or others."""
@@ -113,6 +121,19 @@ class Consumers:
             yield Check(
                 "options", "ok", "the workers have the options of this process for the tasks that they get"
             )
+
+    def _compare_secret(self, services: Services) -> Iterator[Check]:
+        """Compare whether there is a secret. A secret itself is compared with none."""
+        here = services.signer.is_on
+        others = [worker for worker, has_secret in self.have_secret.items() if has_secret != here]
+        for worker in others:
+            one, other = ("no exclusive_secret", "one") if here else ("an exclusive_secret", "none")
+            text = f"{printable(worker)} has {one}, and this process has {other}"
+            fix = "set it to the same string in all processes: see docs/how-to/security.md"
+            yield Check("secret", "warning", text, fix)
+        if self.have_secret and not others:
+            has = "have an" if here else "have no"
+            yield Check("secret", "ok", f"the workers and this process {has} exclusive_secret")
 
 
 def _queue_of(app: Any, task: Any) -> str | None:

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Final
 
 from celery.concurrency import get_implementation
 
-from celery_exclusive.brokers import is_in_one_process
+from celery_exclusive.brokers import broker_urls, family, is_in_one_process
 from celery_exclusive.core.operations import Acquire, Release
 from celery_exclusive.core.records import SECOND
 from celery_exclusive.display import duration, printable
@@ -47,6 +47,7 @@ def examine(services: Services) -> Iterator[Check]:
     A lock of its own is acquired and released. Nothing else is changed.
     """
     yield from _guarded("settings", _settings, services)
+    yield from _guarded("messages", _messages, services)
     yield from _guarded("fast parts", _parts, services)
     yield from _guarded("order", _order, services)
     yield from (found := list(_guarded("broker", _broker, services)))
@@ -88,6 +89,28 @@ def _settings(services: Services) -> Iterator[Check]:
     count = len(tasks_with_options(services))
     if not found:
         yield Check("settings", "ok", f"{count} tasks have options, which pool, broker and store can keep")
+
+
+def _messages(services: Services) -> Iterator[Check]:
+    """Say which settings may lose a message. They are a choice, so none of them is a warning."""
+    conf = services.app.conf
+    early = [task.name for task in tasks_with_options(services) if not task.acks_late]
+    if early:
+        number = (
+            f"{len(early)} tasks with options acknowledge"
+            if early[1:]
+            else "1 task with options acknowledges"
+        )
+        text = (
+            f"{number} early ({printable(early[0])}): a run whose worker dies is lost, unless acks_late=True"
+        )
+        yield Check("messages", "ok", text)
+    else:
+        yield Check("messages", "ok", "all tasks with options acknowledge late")
+    is_rabbit = any(family(url) == "amqp" for url in broker_urls(conf))
+    if is_rabbit and not (conf.broker_transport_options or {}).get("confirm_publish"):
+        text = "RabbitMQ may lose a call, unless broker_transport_options has confirm_publish"
+        yield Check("messages", "ok", text)
 
 
 def _parts(services: Services) -> Iterator[Check]:

@@ -167,6 +167,12 @@ class Locks(bootsteps.StartStopStep):
                 services.store.close()
         worker.roster.close()
 
+    def info(self, obj: Any) -> dict[str, Any]:  # type: ignore[override] # the stubs say None
+        """Return the part of `inspect stats` that `locks doctor` compares. It has no secret."""
+        if not self.worker:
+            return {}
+        return {"celery_exclusive": {"has_secret": self.services.signer.is_on}}
+
     def banner(self, startup_info: Callable[..., str], *args: Any, **kwargs: Any) -> str:
         text = startup_info(*args, **kwargs)
         try:
