@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import re
 import sys
-from importlib.metadata import version
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -18,7 +17,9 @@ from line import bundle
 from pages import DOCS, INCLUDE, LINK, linked_to_site, pages
 
 project = "celery-exclusive"
-version = release = version(project)
+pyproject = (DOCS.parent / "pyproject.toml").read_text()
+(release,) = re.findall(r'^version = "(.+)"$', pyproject, re.MULTILINE)  # the installed one may be older
+version = release
 extensions = ["myst_parser", "sphinx.ext.autodoc", "sphinx.ext.napoleon"]
 html_theme = "furo"
 html_title = f"{project} {release}"

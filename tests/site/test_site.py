@@ -12,6 +12,7 @@ from importlib import import_module
 from pathlib import Path
 from urllib.parse import unquote, urlsplit
 
+import nox
 import pytest
 
 from tests.browser import Browser
@@ -66,6 +67,17 @@ def test_each_link_of_the_site_leads_somewhere_and_no_page_loads_a_file_from_els
     assert not [link for link in of_the_site if not leads_somewhere(pages, *link)]
     loaded = {(page, file.partition("?")[0]) for page, found in pages.items() for file in found.files}
     assert not [file for file in loaded if not leads_somewhere(pages, *file)]
+
+
+@pytest.mark.promise(
+    "Each page of the site names the version of pyproject.toml",
+    broke="the version that is installed",
+)
+def test_each_page_of_the_site_names_the_version_of_the_project(site: Path) -> None:
+    version = nox.project.load_toml(ROOT / "pyproject.toml")["project"]["version"]
+    heads = [page.read_text().partition("</head>")[0] for page in site.rglob("*.html")]
+    assert len(heads) > 40
+    assert not [head for head in heads if f"celery-exclusive {version}</title>" not in head]
 
 
 @pytest.mark.promise(
