@@ -64,6 +64,7 @@ def run(
 
     If the code imports from `feeds`, that module is the first example of the page.
     """
+    monkeypatch.setenv("DJANGO_SETTINGS_MODULE", "")  # which a page sets
     monkeypatch.setenv("LOCKS_SECRET", "0123456789abcdef")
     settings = LazySettings()
     settings.configure(CELERY_BROKER_URL=redis_url)
