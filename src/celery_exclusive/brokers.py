@@ -11,7 +11,7 @@ from typing import Any, Final, cast
 import celery
 from kombu.utils.url import url_to_parts, urlparts
 
-from celery_exclusive.errors import OptionError
+from celery_exclusive.errors import OptionError, docs_page
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -147,7 +147,7 @@ def refuse_unproven(conf: Mapping[str, Any]) -> None:
         proven = ", ".join(f"{name}://" for name, kind in _KINDS.items() if kind.is_proven)
         raise OptionError(
             f"{found}. Use one of {proven}; or try it and set exclusive_unproven_broker = True: see "
-            "docs/reference/brokers.md"
+            f"{docs_page('reference/brokers')}"
         )
 
 

@@ -9,6 +9,9 @@ from __future__ import annotations
 import difflib
 import warnings
 from collections.abc import Callable, Iterable
+from contextlib import suppress
+from functools import cache
+from importlib.metadata import PackageNotFoundError, metadata
 from inspect import unwrap
 from shlex import quote
 from typing import Any
@@ -155,6 +158,20 @@ def shown(value: object) -> str:
     except ValueError:  # Python may refuse to write an int of many digits
         return f"<{type(value).__name__} of many digits>"
     return text if len(text) <= 80 else f"{text[:79]}…"
+
+
+@cache
+def docs_page(name: str) -> str:
+    """Return the address of a page of the documentation: `docs_page("how-to/deploy")`.
+
+    It is a URL if the installed package names the site as its `Documentation`, else a path in the repository.
+    """
+    urls: list[str] = []
+    with suppress(PackageNotFoundError):  # as in a frozen app, whose packages are not installed
+        urls = metadata("celery-exclusive").get_all("Project-URL") or []
+    named = dict(url.split(", ", 1) for url in urls)
+    site = named.get("Documentation")
+    return f"{site.rstrip('/')}/{name}.html" if site else f"docs/{name}.md"
 
 
 def did_you_mean(word: str, choices: Iterable[str]) -> str:

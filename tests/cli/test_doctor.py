@@ -181,7 +181,7 @@ def test_all_but_the_store_is_examined_while_the_store_is_down(
     lab = make_lab(exclusive_store=server.url)
     server.kill() if trouble == "down" else server.pause()
     found = examined(lab, code=3)
-    assert {"settings", "fast parts", "order", "broker", "queues", "store"} == found.keys()
+    assert {"settings", "messages", "fast parts", "order", "broker", "queues", "store"} == found.keys()
     assert found["store"][0][0] == "problem"
     if trouble == "silent":
         server.resume()

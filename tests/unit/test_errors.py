@@ -3,12 +3,17 @@
 from __future__ import annotations
 
 import pickle
+import re
+from collections.abc import Iterator
+from email.message import Message
+from importlib.metadata import PackageNotFoundError
+from pathlib import Path
 from typing import Any
 
 import pytest
 from celery import Celery
 
-from celery_exclusive import Exclusive
+from celery_exclusive import Exclusive, errors
 from celery_exclusive.errors import (
     ExclusiveError,
     LeaseLost,
@@ -16,7 +21,11 @@ from celery_exclusive.errors import (
     OptionError,
     StoreUnavailable,
     did_you_mean,
+    docs_page,
 )
+
+SOURCE = Path(errors.__file__).parent
+DOCS = Path(__file__).parents[2] / "docs"
 
 
 @pytest.mark.parametrize("kind", [OptionError, LeaseLost, StoreUnavailable])
@@ -55,3 +64,44 @@ def test_a_lease_that_is_missing_is_the_same_error_in_a_result(app: Celery):
 )
 def test_a_word_is_suggested_only_when_it_resembles(word: str, end: str):
     assert did_you_mean(word, ["wait", "skip"]) == end
+
+
+@pytest.fixture
+def installed(monkeypatch: pytest.MonkeyPatch) -> Iterator[Message]:
+    """The metadata of the installed package."""
+    metadata = Message()
+    monkeypatch.setattr(errors, "metadata", lambda _: metadata)
+    docs_page.cache_clear()
+    yield metadata
+    docs_page.cache_clear()
+
+
+@pytest.mark.promise(
+    "Errors and `locks doctor` name a page of the documentation by its URL if the package knows its site, "
+    "else by its path in the repository. Each of these pages exists",
+    name="pages in messages",
+    broke="the path always, as before; a page that does not exist: each red",
+)
+def test_a_page_is_named_by_its_url_if_the_package_knows_the_site(installed: Message):
+    assert docs_page("how-to/deploy") == "docs/how-to/deploy.md"
+    docs_page.cache_clear()
+    installed["Project-URL"] = "Changelog, https://site.example/project/changelog.html"
+    installed["Project-URL"] = "Documentation, https://site.example/docs/"
+    assert docs_page("how-to/deploy") == "https://site.example/docs/how-to/deploy.html"
+
+
+@pytest.mark.proves("pages in messages")
+def test_a_frozen_app_names_pages_by_their_paths(installed: Message, monkeypatch: pytest.MonkeyPatch):
+    def not_found(name: str) -> Message:
+        raise PackageNotFoundError(name)
+
+    monkeypatch.setattr(errors, "metadata", not_found)
+    assert docs_page("how-to/deploy") == "docs/how-to/deploy.md"
+
+
+@pytest.mark.proves("pages in messages")
+def test_each_page_that_a_message_names_exists():
+    texts = [file.read_text() for file in SOURCE.rglob("*.py")]
+    named = {name for text in texts for name in re.findall(r"docs_page\(.([\w/-]+).\)", text) if "/" in name}
+    assert len(named) >= 4
+    assert [name for name in sorted(named) if not (DOCS / f"{name}.md").exists()] == []

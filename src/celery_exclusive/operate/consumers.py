@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
 from celery_exclusive.display import printable
+from celery_exclusive.errors import docs_page
 from celery_exclusive.operate.check import Check
 from celery_exclusive.operate.states import tasks_with_options
 
@@ -115,7 +116,7 @@ class Consumers:
             if others := [name for name, text in mine.items() if theirs.get(name, text) != text]:
                 here, there = (printable(its[others[0]]) or "no options" for its in (mine, theirs))
                 found.append(f"{told} has {there} for {_first(others)}, and this process {here}")
-        fix = "run one release of the code everywhere: see docs/how-to/deploy.md"
+        fix = f"run one release of the code everywhere: see {docs_page('how-to/deploy')}"
         yield from (Check("options", "warning", text, fix) for text in found)
         if not found:
             yield Check(
@@ -129,7 +130,7 @@ class Consumers:
         for worker in others:
             one, other = ("no exclusive_secret", "one") if here else ("an exclusive_secret", "none")
             text = f"{printable(worker)} has {one}, and this process has {other}"
-            fix = "set it to the same string in all processes: see docs/how-to/security.md"
+            fix = f"set it to the same string in all processes: see {docs_page('how-to/security')}"
             yield Check("secret", "warning", text, fix)
         if self.have_secret and not others:
             has = "have an" if here else "have no"

@@ -16,7 +16,7 @@ from celery_exclusive.brokers import broker_urls, family, is_in_one_process
 from celery_exclusive.core.operations import Acquire, Release
 from celery_exclusive.core.records import SECOND
 from celery_exclusive.display import duration, printable
-from celery_exclusive.errors import ExclusiveError, is_away
+from celery_exclusive.errors import ExclusiveError, docs_page, is_away
 from celery_exclusive.messages.namespace import own_broker, refuse_other_owner
 from celery_exclusive.operate.check import Check
 from celery_exclusive.operate.consumers import Consumers
@@ -204,7 +204,10 @@ def _sweeps(services: Services) -> Iterator[Check]:
     if len(releases) > 1:
         text = f"this process and the workers of the last day have releases {', '.join(sorted(releases))}"
         yield Check(
-            "releases", "warning", printable(text), "run one release everywhere: see docs/how-to/deploy.md"
+            "releases",
+            "warning",
+            printable(text),
+            f"run one release everywhere: see {docs_page('how-to/deploy')}",
         )
 
 
@@ -228,7 +231,8 @@ def _prefixes(services: Services) -> Iterator[Check]:
             continue
         if count and not workers:
             text = f"{count} tasks wait under exclusive_prefix {printable(prefix)}, which no worker has"
-            fix = "if they are tasks of this app, start a worker with it, or see docs/how-to/move-store.md"
+            fix = "if they are tasks of this app, start a worker with it, or see "
+            fix += docs_page("how-to/move-store")
             yield Check("prefixes", "warning", text, fix)
     named = ", ".join(map(printable, [own, *others[:_NAMED]])) + " and others" * (len(others) > _NAMED)
     yield Check("prefixes", "ok", f"the store has locks under exclusive_prefix {named}")

@@ -21,7 +21,7 @@ from celery_exclusive.core.operations import (
     is_done_if_repeated,
 )
 from celery_exclusive.core.records import NEVER, NOT_BEGUN
-from celery_exclusive.errors import OptionError, did_you_mean
+from celery_exclusive.errors import OptionError, did_you_mean, docs_page
 from celery_exclusive.stores.workers import WorkerRecord
 
 __all__ = ["Capabilities", "Cursor", "Page", "Store", "Times", "open_store", "register"]
@@ -388,7 +388,7 @@ def newer_version(url: str, names: str) -> str:
         f"store {url}: it holds locks of a newer version of celery-exclusive ({names}), which this one does "
         "not see: a task of that version and one of this may run at the same time, and what waits in its "
         "lines runs on newer workers alone. Run the newer release, or take its lines along: see "
-        "docs/how-to/move-store.md"
+        f"{docs_page('how-to/move-store')}"
     )
 
 

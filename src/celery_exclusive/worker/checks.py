@@ -14,7 +14,7 @@ from celery_exclusive.brokers import (
     unproven,
 )
 from celery_exclusive.core.records import SECOND
-from celery_exclusive.errors import OptionError
+from celery_exclusive.errors import OptionError, docs_page
 from celery_exclusive.options.declared import Debounce, Exclusive
 from celery_exclusive.options.option import Option
 from celery_exclusive.options.settings import named_store, visibility_timeout
@@ -130,7 +130,7 @@ def setting_warnings(services: Services) -> list[str]:
         found.append(
             f"store {store.url}: it is another server than the broker, and tasks that wait are published "
             "from there, so every client with write access to it can publish tasks. Set exclusive_secret to "
-            "one random string in all processes: see docs/how-to/security.md"
+            f"one random string in all processes: see {docs_page('how-to/security')}"
         )
     if services.origin == DJANGO_CACHE:
         found.append(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 
+from celery_exclusive.errors import docs_page
 from celery_exclusive.stores import hints
 
 _NAME = "write the host of its URL as its certificate names it, or have it issued for this host"
@@ -39,17 +40,17 @@ HINTS = {
     **dict.fromkeys((" alert certificate", " alert unknown ca", " alert bad certificate"), _CLIENT),
 }
 """The next steps, by words of errors. The first word that is found counts. Empty: `to_grant` makes it."""
-_LINE = "as the ACL line in docs/how-to/security.md does"
 
 
 def to_grant(text: str, user: str) -> str:
     """Return the next step after an error about a missing right."""
+    as_shown = f"as the ACL line in {docs_page('how-to/security')} does"
     if command := re.search(r"run the '([^']+)' command", text):
-        return f"grant its user this command, {_LINE}: ACL SETUSER {user} +{command[1]}"
+        return f"grant its user this command, {as_shown}: ACL SETUSER {user} +{command[1]}"
     if re.search(r"\bkeys?\b", text):
         own = "~cx2:* (for the prefix cx)"
-        return f"grant its user the keys of exclusive_prefix, {_LINE}: ACL SETUSER {user} {own}"
-    return f"grant its user all rights on exclusive_prefix, {_LINE}; ACL LOG shows which one is missing"
+        return f"grant its user the keys of exclusive_prefix, {as_shown}: ACL SETUSER {user} {own}"
+    return f"grant its user all rights on exclusive_prefix, {as_shown}; ACL LOG shows which one is missing"
 
 
 def to_reach(text: str, *, is_tls: bool, begin: str) -> str:
