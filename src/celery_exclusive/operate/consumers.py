@@ -11,6 +11,7 @@ from celery_exclusive.display import printable
 from celery_exclusive.errors import docs_page
 from celery_exclusive.operate.check import Check
 from celery_exclusive.operate.states import tasks_with_options
+from celery_exclusive.worker.steps import own_record
 
 if TYPE_CHECKING:
     from celery_exclusive.services import Services
@@ -68,10 +69,13 @@ class Consumers:
         yield from self._compare_secret(services)
 
     def compare_store(self, services: Services) -> Iterator[Check]:
-        """Yield a finding about each worker that takes tasks with options and uses no locks, or others."""
+        """Yield a finding about each worker that takes tasks with options and uses no locks, or others.
+
+        Yield one about different releases, too. Workers that do not answer any more are not compared.
+        """
         if not (self.pids and services.store.capabilities.listing):
             return
-        known = {(it.nodename, it.pid) for its in services.store.workers().values() for it in its}
+        known = {(it.nodename, it.pid): it for its in services.store.workers().values() for it in its}
         queues = {_queue_of(services.app, task) for task in tasks_with_options(services)}
         strangers = [
             (worker, taken[0])
@@ -87,6 +91,14 @@ class Consumers:
             yield Check("workers", "problem", text, fix)
         if not strangers:
             yield Check("workers", "ok", "all that have answered use this store and exclusive_prefix")
+        living = [known[name] for name in self.pids.items() if name in known]
+        releases = {own_record("").release, *(it.release for it in living)}
+        if len(releases) > 1:
+            text = (
+                f"this process and the workers that have answered have releases {', '.join(sorted(releases))}"
+            )
+            fix = f"run one release everywhere: see {docs_page('how-to/deploy')}"
+            yield Check("releases", "warning", printable(text), fix)
 
     def _compare_queues(self, services: Services) -> Iterator[Check]:
         without = defaultdict[str, list[str]](list)

@@ -26,7 +26,6 @@ from celery_exclusive.seams import probe
 from celery_exclusive.seams.seam import PARTS
 from celery_exclusive.stores.base import open_store
 from celery_exclusive.worker import checks
-from celery_exclusive.worker.steps import own_record
 
 if TYPE_CHECKING:
     from celery_exclusive.services import Services
@@ -200,15 +199,6 @@ def _sweeps(services: Services) -> Iterator[Check]:
         yield Check("sweeps", "problem", text, fix)
     else:
         yield Check("sweeps", "ok", f"the last sweep was {duration(age)} ago; {workers}")
-    releases = {it.release for it in found} | {own_record("").release}
-    if len(releases) > 1:
-        text = f"this process and the workers of the last day have releases {', '.join(sorted(releases))}"
-        yield Check(
-            "releases",
-            "warning",
-            printable(text),
-            f"run one release everywhere: see {docs_page('how-to/deploy')}",
-        )
 
 
 def _owner(services: Services) -> Iterator[Check]:
