@@ -23,6 +23,7 @@ from celery_exclusive.options.key_text import absolute_key
 from celery_exclusive.reasons import Reason
 from celery_exclusive.stores.workers import WorkerRecord
 from tests.cli.conftest import Desk
+from tests.servers import RedisServer
 
 TASK = "desk.load"
 WORKER = WorkerRecord(0x1A2B, "celery@web1", 4711, "web1", "0.1.0", 1_800_000_000)
@@ -365,6 +366,28 @@ def test_an_unknown_id_is_told_where_it_may_be(desk: Desk) -> None:
     )
     for hint in ("may be in a queue", "has no options", "another store or exclusive_prefix", "was dropped"):
         assert hint in sentence
+
+
+@pytest.mark.promise(
+    "`locks why ID` of an unknown task names a damaged key, which may have it, and leads to its repair",
+    broke="the damaged keys left out, as before",
+)
+def test_an_unknown_id_may_be_in_damaged_data(
+    make_desk: Callable[..., Desk], redis_server: RedisServer, redis_url: str
+) -> None:
+    desk = make_desk(exclusive_store=redis_url)
+    hold(desk, "x:fine")
+    with redis_server.client() as client:
+        client.hset("cx2:{0}:l:x:odd one", mapping={"": "no numbers"})
+    reason, sentence = why(desk, "b", code=1)
+    assert (reason, "Lock x:odd one has damaged data, which may name this task. Its" in sentence) == (
+        "not_ours",
+        True,
+    )
+    step = shlex.split(json.loads(desk.run("why", "--json", "b").stdout)["next_step"])
+    assert step == ["celery", "-A", "proj", "locks", "why", "x:odd one"]
+    assert "locks release --force" in desk.run(*step[4:]).stderr
+    assert why(desk, "a")[0] == "running"
 
 
 @pytest.mark.proves("locks why")

@@ -79,6 +79,11 @@ def keys_of_id(store: Store, wanted: str) -> list[str]:
     return list(dict.fromkeys([*found, *keys_with_place(store, wanted)])) if has_more else found
 
 
+def damaged_keys(store: Store) -> list[str]:
+    """Return the keys whose data are damaged. A hundred keys take one request."""
+    return [key for key, snapshot in states(store, list(store.scan())) if snapshot.problem]
+
+
 def keys_with_place(store: Store, wanted: str) -> Iterator[str]:
     """Yield the keys for which the task with this id waits."""
     return (key for key, id in store.places() if task_id(id) == wanted)

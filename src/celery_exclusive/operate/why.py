@@ -7,11 +7,11 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from celery_exclusive.core.claim import task_id
-from celery_exclusive.display import printable
+from celery_exclusive.display import escaped, printable
 from celery_exclusive.errors import OptionError, StoreUnavailable, UnreadableKey, did_you_mean
 from celery_exclusive.operate import answers
 from celery_exclusive.operate.answers import Answer
-from celery_exclusive.operate.finding import busy_key, key_of_name, keys_of_id
+from celery_exclusive.operate.finding import busy_key, damaged_keys, key_of_name, keys_of_id
 from celery_exclusive.operate.results import result_of
 from celery_exclusive.operate.states import KeyState, key_state, key_states, waiting_task
 from celery_exclusive.options.key_text import own_key
@@ -172,11 +172,14 @@ def _not_known(services: Services, subject: str) -> Answer:
     result = "its result backend has no result of it" if conf.result_backend else "it has no result backend"
     listing = "" if store.capabilities.listing else ", which cannot list its keys: name the key instead"
     hint = did_you_mean(subject, services.app.tasks)
+    damaged = damaged_keys(store) if store.capabilities.listing else []
+    unread = f". Lock {escaped(damaged[0])} has damaged data, which may name this task" if damaged else ""
     text = (
         f"NOT KNOWN here: {printable(subject)} neither holds nor waits for a key in {where}{listing}, and "
-        f"{result}{hint if hint != '.' else ''}. Its message may be in a queue: a store "
+        f"{result}{hint if hint != '.' else ''}{unread}. Its message may be in a queue: a store "
         "learns of most calls when a worker receives them. Or its worker has died, and it had acknowledged "
         "early. Or its task has no options, other processes use another store or exclusive_prefix, or it has "
         "ended or was dropped, and its result has expired or was ignored"
     )
-    return Answer("not_ours", text, answers.command("inspect", "query_task", subject), is_trouble=True)
+    words = ("locks", "why", damaged[0]) if damaged else ("inspect", "query_task", subject)
+    return Answer("not_ours", text, answers.command(*words), is_trouble=True)
