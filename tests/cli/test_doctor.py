@@ -256,7 +256,7 @@ def test_a_prefix_that_the_user_may_not_look_at_is_no_problem(
 @pytest.mark.promise(
     "`locks doctor` finds a problem where workers would not start, since the prefix belongs to another "
     "broker, in the same words, and keeps the prefix for no broker",
-    also="`test_a_namespace_without_workers_and_messages_is_free_again`",
+    also="`kit::test_a_look_at_the_owner_of_the_namespace_keeps_it_for_no_broker`",
     broke="no such check: exit 0, as before; the prefix kept by the check: red",
 )
 @pytest.mark.parametrize("kind", ["redis", "sqlite"])

@@ -54,6 +54,14 @@ class WorkerPromises(Subject):
         owner = store.keep_namespace("other", LIFE, twin)
         assert store.workers()[WORKER.number] == ([WORKER] if owner == "broker" else [WORKER, twin])
 
+    def test_a_look_at_the_owner_of_the_namespace_keeps_it_for_no_broker(self) -> None:
+        store = self.client()
+        for _ in range(2):
+            assert store.namespace_owner() == ""
+        assert store.keep_namespace("broker", LIFE) == "broker"
+        owner = store.keep_namespace("other", LIFE)
+        assert store.namespace_owner() in ("", owner)
+
     @pytest.mark.parametrize("name", ["ünïcode@コード", "'\"\\\n\x00", "\udcff", "x" * 1000])
     def test_a_worker_may_have_any_name(self, name: str) -> None:
         store = self.store_of_workers()
