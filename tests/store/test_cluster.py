@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from celery.utils.functional import noop
 from redis import exceptions
 from redis.cluster import RedisCluster as ClientOfRedisPy
 from redis.crc import key_slot
@@ -28,7 +29,7 @@ from celery_exclusive.core.operations import (
     Stale,
 )
 from celery_exclusive.core.records import SECOND
-from celery_exclusive.errors import StoreUnavailable
+from celery_exclusive.errors import NotDone, StoreUnavailable
 from celery_exclusive.stores.base import open_store
 from celery_exclusive.stores.redis import protocol
 from celery_exclusive.stores.redis.apply import words_of
@@ -111,19 +112,19 @@ def trips(monkeypatch: pytest.MonkeyPatch) -> Counter[str]:
 
 
 @pytest.fixture
-def lose_the_next_reply(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[[], None]]:
-    """Let a node do what it is asked, and its connection be lost before the answer is read."""
-    read_all, due = protocol.read_all, list[bool]()
+def lose_the_next_reply(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[..., None]]:
+    """Let a node do what it is asked, and its connection be lost before the answer is read; call `then`."""
+    read_all, due = protocol.read_all, list[Callable[[], object]]()
 
     def lose(*connection: Any) -> list[Any]:
         answers = read_all(*connection)
         if due:
-            due.clear()
+            due.pop()()
             raise exceptions.ConnectionError("Connection closed by server.")
         return answers
 
     monkeypatch.setattr(protocol, "read_all", lose)
-    yield lambda: due.append(True)
+    yield lambda then=noop: due.append(then)
     assert not due, "no reply was lost"
 
 
@@ -398,6 +399,23 @@ def test_a_command_that_is_sent_again_after_a_lost_reply_is_done_once(
         assert store.apply(KEY, give("a")).answer == Applied(False)
     else:
         assert store.renew([(KEY, Renew("a", "token of a", LIFE))]) == [True]
+
+
+@pytest.mark.proves("cluster failover")
+def test_a_call_that_a_node_may_have_done_before_it_died_is_not_said_to_be_undone(
+    cluster: RedisCluster, lose_the_next_reply: Callable[..., None]
+) -> None:
+    """`NotDone` lets a caller send its message without the store."""
+    node = cluster.owner(SLOT)
+    with closing(store_of(cluster, timeout=0.5)) as store, closing(store_of(cluster, timeout=0.5)) as other:
+        store.epoch()
+        cluster.replica_of(node).kill()  # none takes over
+        lose_the_next_reply(node.kill)
+        with pytest.raises(StoreUnavailable) as may_be_done:
+            store.apply(KEY, take("a"))
+        with pytest.raises(StoreUnavailable) as undone:
+            other.apply(KEY, take("b"))
+    assert [type(it.value) for it in (may_be_done, undone)] == [StoreUnavailable, NotDone]
 
 
 @pytest.mark.proves("cluster failover")

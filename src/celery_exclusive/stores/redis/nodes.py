@@ -108,6 +108,8 @@ class Nodes:
     def raise_error(self, call: Call) -> None:
         """Raise StoreUnavailable, with the next step, if the call has no answer."""
         if call.error:
+            if call.is_repeated:
+                vars(call.error)["failure"] = StoreUnavailable  # a node may have done what was sent first
             self._node(call.place or self._start[0]).explain(call.error)
 
     def close(self) -> None:
