@@ -41,8 +41,8 @@ def processes() -> Iterator[list[Process]]:
     broke="the code before what the table below lists was mended",
     figure=(
         "three runs in a row on all stores, seeds 11000, 12000 and 13000: 82 rounds, 107,084 calls, 423 "
-        "without an answer, no key without an order; later one more fault on Redis Cluster, see below. `make test`: 480 "
-        "calls for each store without a standby; `make test-all`: 30 minutes"
+        "without an answer, no key without an order; later one more fault on Redis Cluster, see below. "
+        "`make test`: 480 calls for each store without a standby; `make test-all`: 30 minutes"
     ),
     command="make histories SECONDS=60",
 )
