@@ -19,6 +19,7 @@ from celery_exclusive.core.records import SECOND
 from celery_exclusive.operate.consumers import Consumers
 from celery_exclusive.stores.base import open_store
 from celery_exclusive.stores.workers import WorkerRecord
+from celery_exclusive.worker.steps import own_record
 from tests.cli.conftest import Desk
 from tests.servers import RedisServer
 from tests.store.test_redis_user import LINE
@@ -286,6 +287,17 @@ def test_another_release_of_a_worker_that_answers_is_a_warning(desk: Desk):
         ]
         assert [check.level for check in found] == levels
         assert all("0.0.9" in check.finding for check in found)
+
+
+@pytest.mark.proves("locks doctor")
+@pytest.mark.parametrize("number", [WORKER.number - 1, WORKER.number + 1])
+def test_the_release_of_a_restarted_container_is_the_newest(desk: Desk, number: int):
+    restarted = replace(own_record(WORKER.nodename), number=number, pid=WORKER.pid, since=WORKER.since + 1)
+    for record in (WORKER, restarted):
+        desk.store.keep_namespace("broker", 60 * SECOND, record)
+    consumers = Consumers({WORKER.nodename: set()}, {}, {WORKER.nodename: WORKER.pid}, {})
+    found = consumers.compare_store(desk.app._celery_exclusive)  # type: ignore[attr-defined]
+    assert [check.name for check in found] == ["workers"]
 
 
 @pytest.mark.proves("locks doctor")

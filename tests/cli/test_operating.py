@@ -209,7 +209,7 @@ def two_releases_and_back(it: Incident) -> None:
     lab = it.lab()
     worker, _, _, _ = hold(lab, "behind")
     services = lab.app._celery_exclusive  # type: ignore[attr-defined]
-    old = WorkerRecord(0x1A2B, "celery@web0", 4711, "web0", "0.0.9", 1_800_000_000)
+    old = WorkerRecord(0x1A2B, worker.name, worker.pid, "web0", "0.0.9", 2_000_000_000)
     services.store.keep_namespace(own_broker(services), 60_000_000, old)
     it.run(lab, TASK=WAIT, FILE=lab.folder / "feeds.jsonl")
     it.run(lab)

@@ -75,7 +75,9 @@ class Consumers:
         """
         if not (self.pids and services.store.capabilities.listing):
             return
-        known = {(it.nodename, it.pid): it for its in services.store.workers().values() for it in its}
+        records = [it for its in services.store.workers().values() for it in its]
+        # In a container each worker has the pid 1, also the one before it: the newest counts.
+        known = {(it.nodename, it.pid): it for it in sorted(records, key=lambda it: it.since)}
         queues = {_queue_of(services.app, task) for task in tasks_with_options(services)}
         strangers = [
             (worker, taken[0])
