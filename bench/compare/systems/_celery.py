@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from bench.compare import body
@@ -34,21 +35,28 @@ def app(place: Place, **conf: Any) -> Celery:
     return made
 
 
-def work(task: Any, place: Place) -> None:
-    name = f"worker-{os.getpid()}@compare"
-    task.app.worker_main(["worker", "-c", str(place.slots), "-l", "INFO", "-n", name])
+def ways(
+    task: Callable[[Place], Any],
+) -> tuple[Callable[[Place], None], Callable[[Place, str, str], str], Callable[[Place, str, list[str]], str]]:
+    """Return `work`, `send` and `chord` of an adapter, by the task that it declares at a place."""
 
+    def work(place: Place) -> None:
+        name = f"worker-{os.getpid()}@compare"
+        task(place).app.worker_main(["worker", "-c", str(place.slots), "-l", "INFO", "-n", name])
 
-def send(task: Any, key: str, tag: str) -> str:
-    from celery.utils import uuid
+    def send(place: Place, key: str, tag: str) -> str:
+        from celery.utils import uuid
 
-    own = uuid()
-    result = task.apply_async((key, tag), task_id=own)
-    return "sent" if result.id == own else "refused: the id of the other call"
+        own = uuid()
+        result = task(place).apply_async((key, tag), task_id=own)
+        return "sent" if result.id == own else "refused: the id of the other call"
 
+    def chord(place: Place, key: str, tags: list[str]) -> str:
+        import celery
 
-def chord(task: Any, key: str, tags: list[str]) -> str:
-    import celery
+        member = task(place)
+        done = member.app.tasks["compare.done"].s()
+        celery.chord([member.s(key, tag) for tag in tags], done).delay()
+        return "sent"
 
-    celery.chord([task.s(key, tag) for tag in tags], task.app.tasks["compare.done"].s()).delay()
-    return "sent"
+    return work, send, chord

@@ -32,13 +32,8 @@ def task(place: Place) -> Any:
     return run
 
 
-def work(place: Place) -> None:
-    _celery.work(task(place), place)
+work, _, chord = _celery.ways(task)
 
 
 def send(place: Place, key: str, tag: str) -> str:
     return "sent" if task(place).delay(key, tag).outcome == "published" else "refused: skipped"
-
-
-def chord(place: Place, key: str, tags: list[str]) -> str:
-    return _celery.chord(task(place), key, tags)

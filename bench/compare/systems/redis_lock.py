@@ -34,13 +34,4 @@ def task(place: Place) -> Any:
     return run
 
 
-def work(place: Place) -> None:
-    _celery.work(task(place), place)
-
-
-def send(place: Place, key: str, tag: str) -> str:
-    return _celery.send(task(place), key, tag)
-
-
-def chord(place: Place, key: str, tags: list[str]) -> str:
-    return _celery.chord(task(place), key, tags)
+work, send, chord = _celery.ways(task)

@@ -15,6 +15,7 @@ from celery_exclusive.worker.steps import own_record
 
 if TYPE_CHECKING:
     from celery_exclusive.services import Services
+    from celery_exclusive.stores.workers import WorkerRecord
 
 _WAIT: Final = 1.0
 """Seconds in which workers have to answer."""
@@ -69,10 +70,7 @@ class Consumers:
         yield from self._compare_secret(services)
 
     def compare_store(self, services: Services) -> Iterator[Check]:
-        """Yield a finding about each worker that takes tasks with options and uses no locks, or others.
-
-        Yield one about different releases, too. Workers that do not answer any more are not compared.
-        """
+        """Yield a finding about each worker that takes tasks with options and uses no locks, or others."""
         if not (self.pids and services.store.capabilities.listing):
             return
         records = [it for its in services.store.workers().values() for it in its]
@@ -93,14 +91,7 @@ class Consumers:
             yield Check("workers", "problem", text, fix)
         if not strangers:
             yield Check("workers", "ok", "all that have answered use this store and exclusive_prefix")
-        living = [known[name] for name in self.pids.items() if name in known]
-        releases = {own_record("").release, *(it.release for it in living)}
-        if len(releases) > 1:
-            text = (
-                f"this process and the workers that have answered have releases {', '.join(sorted(releases))}"
-            )
-            fix = f"run one release everywhere: see {docs_page('how-to/deploy')}"
-            yield Check("releases", "warning", printable(text), fix)
+        yield from self._compare_releases(known)
 
     def _compare_queues(self, services: Services) -> Iterator[Check]:
         without = defaultdict[str, list[str]](list)
@@ -136,6 +127,16 @@ class Consumers:
             yield Check(
                 "options", "ok", "the workers have the options of this process for the tasks that they get"
             )
+
+    def _compare_releases(self, known: Mapping[tuple[str, int], WorkerRecord]) -> Iterator[Check]:
+        """Compare the releases of the workers that have answered, by their records in the store."""
+        living = [known[name] for name in self.pids.items() if name in known]
+        releases = {own_record("").release, *(it.release for it in living)}
+        if len(releases) > 1:
+            names = ", ".join(sorted(releases))
+            text = f"this process and the workers that have answered have releases {names}"
+            fix = f"run one release everywhere: see {docs_page('how-to/deploy')}"
+            yield Check("releases", "warning", printable(text), fix)
 
     def _compare_secret(self, services: Services) -> Iterator[Check]:
         """Compare whether there is a secret. A secret itself is compared with none."""

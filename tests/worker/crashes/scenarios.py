@@ -45,12 +45,17 @@ def busy(lane: Lane, key: str) -> None:
     lane.wait_for("end", "b")
 
 
-def hand_on(lane: Lane, key: str) -> None:
-    """A run ends, and its worker runs the next task in line at once."""
+def _let_one_wait(lane: Lane, key: str) -> None:
+    """Let a run hold the key, and another task wait for it."""
     lane.call("alone", key, "a", hold=True)
     lane.wait_for("start", "a")
     lane.call("alone", key, "b")
     lane.wait_until_in_line(1, "alone", key)
+
+
+def hand_on(lane: Lane, key: str) -> None:
+    """A run ends, and its worker runs the next task in line at once."""
+    _let_one_wait(lane, key)
     lane.arm()
     lane.open(key)
     lane.wait_for("end", "b")
@@ -58,10 +63,7 @@ def hand_on(lane: Lane, key: str) -> None:
 
 def renewals(lane: Lane, key: str) -> None:
     """A run lasts for some heartbeats, which renew its lease, while another task waits."""
-    lane.call("alone", key, "a", hold=True)
-    lane.wait_for("start", "a")
-    lane.call("alone", key, "b")
-    lane.wait_until_in_line(1, "alone", key)
+    _let_one_wait(lane, key)
     lane.arm()
     beats = lambda: lane.record.events("request", role="heartbeat", moment="after")  # noqa: E731
     lane.eventually(lambda: len(beats()) >= BEATS or lane.end, "some heartbeats")
