@@ -35,7 +35,7 @@ from celery_exclusive.stores.redis import protocol
 from celery_exclusive.stores.redis.apply import words_of
 from celery_exclusive.stores.redis.cluster import BUCKETS, ClusterStore, bucket_of
 from celery_exclusive.stores.redis.node import Node
-from celery_exclusive.system.deadline import at_most
+from celery_exclusive.system.deadline import at_most, deadline
 from tests.cluster import RedisCluster, slot_of
 from tests.servers import RedisServer, wait_until
 from tests.store.operations import LIFE, give
@@ -340,6 +340,23 @@ def test_renewals_wait_for_a_silent_node_only_until_the_next_ones_are_due(
     assert 0 < max(waits) <= 1
 
 
+@pytest.mark.proves("silent node")
+def test_a_new_connection_waits_no_longer_than_half_of_the_time_of_all_nodes(
+    cluster: RedisCluster, store: ClusterStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    waits, connect = list[float](), Node._open
+
+    def note(self: Node) -> Any:
+        waits.append(at_most(60))
+        return connect(self)
+
+    monkeypatch.setattr(Node, "_open", note)
+    with deadline(8):
+        store.inspect_all(keys_of_all(cluster))
+    assert len(waits) >= 3
+    assert max(waits) <= 4
+
+
 @pytest.mark.proves("cluster failover")
 def test_a_sweep_returns_what_it_has_woken_though_a_node_does_not_answer(cluster: RedisCluster) -> None:
     with closing(store_of(cluster, timeout=2)) as store:
@@ -347,7 +364,9 @@ def test_a_sweep_returns_what_it_has_woken_though_a_node_does_not_answer(cluster
         silent, answering, _ = keys_of_all(cluster)
         for key in (silent, answering):
             let_holder_die(store, key)
-        cluster.owner(slot_of(silent)).pause()
+        node = cluster.owner(slot_of(silent))
+        cluster.replica_of(node).kill()  # none takes over
+        node.pause()
         reply = store.reap()
         assert [wake.key for wake in reply.wake] == [answering]
         assert reply.times[bucket_of(silent)] == before[bucket_of(silent)]
@@ -363,7 +382,7 @@ def test_an_offer_made_while_a_node_is_silent_is_good_for_all_processes(
 ) -> None:
     """A process that has not seen all nodes yet knows the epoch of the key's part alone."""
     silent, key, _ = keys_of_all(cluster)
-    with closing(store_of(cluster, timeout=2)) as store, closing(store_of(cluster, timeout=2)) as new:
+    with closing(store_of(cluster, timeout=4)) as store, closing(store_of(cluster, timeout=4)) as new:
         store.epoch()
         if verb == "reap":
             let_holder_die(store, key)

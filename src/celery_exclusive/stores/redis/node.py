@@ -17,7 +17,7 @@ from celery_exclusive.stores.redis.protocol import Command, pack
 from celery_exclusive.stores.redis.scripts import Script
 from celery_exclusive.stores.redis.witness import Witness
 from celery_exclusive.stores.text import to_bytes
-from celery_exclusive.system.deadline import at_most
+from celery_exclusive.system.deadline import at_most, deadline
 
 _PASSING = (
     exceptions.AskError,  # MOVED, too
@@ -123,7 +123,8 @@ class Node(Client):
         """
         connection = None
         try:
-            connection = self._idle.pop() or self._open()
+            with deadline(at_most(self.timeout) / 2):  # a silent node leaves time for the others
+                connection = self._idle.pop() or self._open()
             heard = self.heard
             unheard = {call.slot for call in calls} - heard
             commands = [self._witnesses[slot].statement() for slot in unheard]
