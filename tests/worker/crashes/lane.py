@@ -15,15 +15,12 @@ from dataclasses import dataclass
 from itertools import count
 from typing import Any
 
-from amqp.exceptions import NotFound
-
 from tests.worker.crashes.points import Point
 from tests.worker.crashes.seam import Plan, end_claims
 from tests.worker.journal import Event, Journal
 from tests.worker.lab import Lab, Worker, start
 
 SHOP = "tests.worker.shop_crashes"
-QUEUES = ("left", "right", "doomed")
 DEADLINE = 60
 """Seconds. All that a case waits for takes a few times a lease's ttl at most: what takes longer is stuck."""
 
@@ -77,6 +74,8 @@ class Lane:
         self._dead = dict[tuple[str, str, int], int]()
         self._is_attended, self._resumes_at, self._redelivers_at = False, 0.0, 0.0
         self._adopted: list[tuple[Staff, str]] = []
+        self._queues: dict[str, str] = {}
+        self._broker = lab.app.connection_for_read()
         self.survivor, self.victim = self.start_worker("left"), self.start_worker("right")
         self._publisher = self._start_publisher()
 
@@ -313,7 +312,7 @@ class Lane:
         """The messages at the broker, and the keys that are held or waited for in the store."""
         doors = self.lab.doors
         counts = {"unacknowledged": int(doors.hlen("unacked"))}
-        counts |= {f"in {queue}": self._ready(queue) for queue in map(self._queue, QUEUES)}
+        counts |= {f"in {queue}": self._ready(queue) for queue in self._queues.values()}
         states = {key: self._store.inspect(key) for key in self._store.scan()}
         return [
             *(f"{count} {where}" for where, count in counts.items() if count),
@@ -324,11 +323,7 @@ class Lane:
         """Return the number of messages that wait in a queue."""
         if self.is_one_redis:
             return int(self.lab.doors.llen(queue))
-        with self.lab.app.connection_for_read() as connection:
-            try:
-                return int(connection.default_channel.queue_declare(queue, passive=True).message_count)
-            except NotFound:
-                return 0
+        return int(self._broker.default_channel.queue_declare(queue, passive=True).message_count)
 
     def story(self) -> str:
         """What has happened in this case, for people."""
@@ -345,12 +340,10 @@ class Lane:
 
     def start_worker(self, place: str) -> Staff:
         """Start a worker that consumes the queue of this place."""
-        name, queue = f"{self._prefix}-{next(self._names)}", self._queue(place)
+        name = f"{self._prefix}-{next(self._names)}"
+        queue = self._queues.setdefault(place, f"{self._prefix}-{place}")
         options = ("-Q", queue, "--without-heartbeat")
         return Staff(self.lab.start_worker(name, 2, options=options, **self._seam(name)), place, queue)
-
-    def _queue(self, place: str) -> str:
-        return f"{self._prefix}-{place}"
 
     def _start_publisher(self) -> Any:
         conf = {**self.lab.conf, **self._seam("publisher")}
@@ -360,6 +353,7 @@ class Lane:
 
     def close(self) -> None:
         """End all processes."""
+        self._broker.release()
         self._publisher.send_signal(signal.SIGKILL)
         self._publisher.wait(60)
         for staff in (self.victim, self.survivor):

@@ -8,6 +8,9 @@ from dataclasses import dataclass
 
 from tests.worker.crashes.lane import Lane
 
+CHILDREN = tuple(f"child {number}" for number in range(1, 7))
+ROLES = ("publisher", "main", *CHILDREN, "courier", "releaser")
+
 
 @dataclass(frozen=True)
 class Scenario:
@@ -24,7 +27,7 @@ class Scenario:
     play: Callable[[Lane, str], None]
     task: str
     fewest: int
-    roles: tuple[str, ...] = ("publisher", "main", "child 1", "child 2", "courier", "releaser")
+    roles: tuple[str, ...] = ROLES
 
 
 def free(lane: Lane, key: str) -> None:
@@ -135,7 +138,6 @@ def debounce(lane: Lane, key: str) -> None:
 
 
 BEATS = 3
-WITH_REAPER = ("publisher", "main", "child 1", "child 2", "courier", "releaser", "reaper")
 SCENARIOS = {
     scenario.name: scenario
     for scenario in (
@@ -146,7 +148,7 @@ SCENARIOS = {
         Scenario("order", order, "ordered", 20),
         Scenario("unique", unique, "once", 15),
         Scenario("chord", chord, "alone", 15),
-        Scenario("recover", recover, "alone", 15, WITH_REAPER),
-        Scenario("debounce", debounce, "late", 12, WITH_REAPER),
+        Scenario("recover", recover, "alone", 15, (*ROLES, "reaper")),
+        Scenario("debounce", debounce, "late", 12, (*ROLES, "reaper")),
     )
 }

@@ -1,9 +1,9 @@
 """The seam: numbers the requests of a process, and lets the process die or stand still at one of them.
 
 A request is a write to the broker, the store or the result backend, or one between a main process and its
-child. Each role counts its own: "publisher", "main", "child 1" and "child 2" (in the order in which the
-children of a worker make their first request), "heartbeat", "reaper" and the other threads. So a number means
-the same request in each run, whatever the other roles do meanwhile.
+child. Each role counts its own: "publisher", "main", "child 1" (the child with the first run of the case,
+whichever it is), "child 2" (that with the second run), "heartbeat", "reaper" and the other threads. So a
+number means the same request in each case, whatever the other roles do meanwhile.
 
 The test arms a point by a plan, a file that each process reads before each request.
 """
@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import json
 import os
+import pickle
 import re
 import signal
 import socket
@@ -26,6 +27,7 @@ from typing import Any
 import psycopg
 import redis
 from billiard.connection import Connection
+from billiard.pool import ACK
 from kombu.message import Message
 from typing_extensions import Self
 
@@ -57,6 +59,8 @@ _METHODS = {
 """The methods of AMQP that are counted."""
 _STATEMENTS = ("BEGIN ISOLATION LEVEL READ COMMITTED", "COMMIT", "grant", "release")
 """The statements of PostgreSQL that are counted: what a transaction does in between, it does in one."""
+_LENGTH = 4
+"""The bytes of a message's length, which a pipe carries before it."""
 _THREADS = {"exclusive-reaper": "reaper", "exclusive-courier": "courier", "exclusive-releaser": "releaser"}
 
 
@@ -109,13 +113,19 @@ class Seam:
     def install(self) -> None:
         """Stand at each write of this process."""
         self._wrap(socket.socket, "sendall", lambda _, data, *__: about(bytes(data)))
-        self._wrap(Connection, "_send", lambda *_: {"label": "pipe"})
+        self._wrap(Connection, "_send", self._about_pipe)
         self._wrap(Connection, "send_offset", lambda *_: {"label": "pipe"})
         self._wrap(psycopg.Cursor, "execute", lambda _, query, *__, **___: about_statement(str(query)))
         self._wrap(TranslatingCursor, "send", lambda _, request, *__: about_statement(request.name.decode()))
         self._note_acknowledgements()
 
         Reaper.sweep = self._sweeping(Reaper.sweep)  # type: ignore[method-assign]
+
+    def _about_pipe(self, _: Connection, data: bytes, *__: Any) -> dict[str, str]:
+        """Return what a process tells the other one: the first word of a child's run begins a new role."""
+        if os.getpid() != self._main and pickle.loads(data[_LENGTH:])[0] == ACK:
+            self._child = 0
+        return {"label": "pipe"}
 
     def _note_acknowledgements(self) -> None:
         """Put on the record which message is acknowledged."""
