@@ -15,6 +15,8 @@ from tests.mutation.mutants import Mutant
 
 REPOSITORY = Path(__file__).parents[2]
 PACKAGE = Path("src", "celery_exclusive")
+VERDICTS = {0: "passed", 1: "failed", 2: "not collected", 4: "not collected"}
+"""By the exit code of pytest: 2 or 4 if the tests cannot be imported or found."""
 
 
 class Copy:
@@ -34,7 +36,7 @@ class Copy:
         return found
 
     def test(self, *words: str, timeout: float | None = None, **environment: str) -> str:
-        """Run pytest: "passed", "failed" or "timed out"."""
+        """Run pytest: "passed", "failed", "not collected", "timed out", or else "error"."""
         path = os.pathsep.join([str(self.root / "src"), str(self.root)])
         process = subprocess.Popen(
             [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", *words],
@@ -46,7 +48,7 @@ class Copy:
             start_new_session=True,
         )
         try:
-            return "failed" if process.wait(timeout) else "passed"
+            return VERDICTS.get(process.wait(timeout), "error")
         except subprocess.TimeoutExpired:
             return "timed out"
         finally:

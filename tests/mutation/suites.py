@@ -42,18 +42,22 @@ class Suite:
 
     def note_lines(self, into: Path, scratch: Path) -> None:
         """Run all chosen tests, a share in each copy, and note the lines that each passes."""
-        into.mkdir(parents=True)
 
-        def note(share: int) -> None:
+        def note(share: int) -> Path:
             copy = Copy(scratch / f"traced-{self.name}-{share}")
             found = copy.trace()
             words = ("-p", "sitecustomize", "-m", "not large", "-k", self.chosen, self.folder)
-            copy.test(*words, LINES_SHARE=f"{share} of {SHARES}")
-            for file in found.glob("[0-9]*"):
-                shutil.copy(file, into / f"{file.name}-{share}")
+            verdict = copy.test(*words, LINES_SHARE=f"{share} of {SHARES}")
+            if verdict not in ("passed", "failed"):
+                raise RuntimeError(f"the lines of {self.folder} are unknown: its tests were {verdict!r}")
+            return found
 
         with ThreadPoolExecutor(SHARES) as pool:
-            list(pool.map(note, range(SHARES)))
+            folders = list(pool.map(note, range(SHARES)))
+        into.mkdir(parents=True)  # not before: what is there is whole
+        for share, folder in enumerate(folders):
+            for file in folder.glob("[0-9]*"):
+                shutil.copy(file, into / f"{file.name}-{share}")
 
 
 SUITES = (Suite("tests/unit", 10), Suite("tests/worker", 60, f"not ({' or '.join(_OTHER_STAGES)})"))
@@ -65,12 +69,11 @@ class Passing:
     def __init__(self, folder: Path) -> None:
         self._tests: defaultdict[str, set[Test]] = defaultdict(set)
         for file in folder.glob("[0-9]*"):
-            *places, last = file.read_text().splitlines()
-            word, _, rest = last.partition(" ")
-            if word == "test":  # else it was killed
-                seconds, _, id = rest.partition(" ")
-                for place in places:
-                    self._tests[place].add(Test(id, float(seconds)))
+            lines = file.read_text().splitlines()
+            ends = [line.split(" ", 2) for line in lines if line.startswith("test ")]
+            for _, seconds, id in ends:  # none if the process of the tests was killed
+                for line in lines:
+                    self._tests[line].add(Test(id, float(seconds)))
 
     def quickest(self, mutant: Mutant, most: float) -> list[Test]:
         """The quickest tests that pass the lines of this mutation: one, and others for so many seconds."""
