@@ -108,7 +108,7 @@ def _other_flow(node: ast.expr | ast.stmt) -> Iterator[tuple[ast.expr | ast.stmt
         case ast.If(test=test) | ast.While(test=test) | ast.IfExp(test=test):
             if not isinstance(test, (ast.Compare, ast.BoolOp, ast.UnaryOp)):  # these have their own
                 yield test, f"(not {_text(test)})"
-        case ast.Return(value=ast.expr()):
+        case ast.Return(value=ast.expr() as value) if ast.unparse(value) != "None":
             yield node, "return None"
         case ast.Raise() | ast.Delete() | ast.Continue() | ast.Break() | ast.AugAssign():
             yield node, "pass"
