@@ -24,7 +24,8 @@ def body(self: Task, key: str, tag: str = "", *, hold: bool = False) -> str:
     """Be on the record from start to end; after a pause ask whether the lease is still there."""
     request, own = self.request, self.request.exclusive
     message = {"id": request.id, "publish": own["id"], "promoted": own.get("promoted")}
-    about = {**message, "attempt": request.retries, "key": key, "tag": tag}
+    task = self.name.rpartition(".")[2]
+    about = {**message, "task": task, "attempt": request.retries, "key": key, "tag": tag}
     journal.write("start", **about)
     began = time.monotonic()
     if hold:
@@ -61,6 +62,11 @@ def once(self: Task, key: str, tag: str = "", hold: bool = False) -> str:
     if not self.request.retries:
         raise self.retry(countdown=0)
     return tag
+
+
+@task(unique=Unique("key"))
+def revoked(self: Task, key: str, tag: str = "") -> str:
+    return body(self, key, tag)
 
 
 @task(unique=Debounce("key", wait=0.3, max_wait=3600))

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import time
 from collections import defaultdict
 from dataclasses import dataclass
 
-from tests.worker.crashes.lane import Lane
+from tests.worker.crashes.lane import DEADLINE, Lane
 from tests.worker.crashes.points import Point
 from tests.worker.crashes.scenarios import Scenario
 from tests.worker.crashes.verdict import Verdict
@@ -25,6 +26,7 @@ class Case:
         counts: defaultdict[str, int] = defaultdict(int)
         for event in self.lane.record.events("request", moment="after"):
             counts[event["role"]] = max(counts[event["role"]], event["number"])
+        assert counts.keys() >= set(self.scenario.needs), counts
         return {role: counts[role] for role in self.scenario.roles if role in counts}
 
     def run(self, point: Point) -> bool:
@@ -55,11 +57,12 @@ class Case:
 
     def _probe(self, key: str) -> None:
         """Call until a call of the key runs: a queued one may end as a duplicate of an older one."""
-        lane = self.lane
+        lane, deadline = self.lane, time.monotonic() + DEADLINE
 
         def is_over(id: str) -> bool:
             return bool(lane.journal.events("end", id=id) or lane.lab.app.AsyncResult(id).ready())
 
         while not lane.journal.events("end", tag="probe"):
+            assert time.monotonic() < deadline, "each next call of the key is a duplicate"
             id = lane.call(self.scenario.task, key, "probe", to=lane.survivor).id
             lane.eventually(lambda id=id: is_over(id), "the end of the next call of the key")

@@ -10,13 +10,15 @@ import json
 import os
 import signal
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from itertools import count
 from typing import Any
 
+from celery_exclusive.core.claim import task_id
 from tests.worker.crashes.points import Point
 from tests.worker.crashes.seam import Plan, end_claims
+from tests.worker.crashes.servers import Lease, Servers
 from tests.worker.journal import Event, Journal
 from tests.worker.lab import Lab, Worker, start
 
@@ -30,7 +32,10 @@ QUIET = 5
 
 @dataclass
 class Call:
-    """A call that the publisher made. One that died before it had an answer was made again: `tries`."""
+    """A call that the publisher made. One that died before it had an answer was made again: `tries`.
+
+    `members`: the tasks of a chord whose body has this id.
+    """
 
     name: str
     key: str
@@ -38,6 +43,7 @@ class Call:
     tries: int = 0
     id: str = ""
     outcome: str = ""
+    members: Sequence[str] = ()
 
 
 @dataclass(frozen=True)
@@ -70,12 +76,13 @@ class Lane:
         self._plan, self._sweepers = lab.folder / "plan", lab.folder / "plan.sweepers"
         self._names, self._cases, self._asks = count(1), count(1), count(1)
         self.point, self.calls, self.case = Point(), list[Call](), ""
-        self.in_line, self.popped, self.renewed = set[str](), set[str](), set[str]()
-        self._dead = dict[tuple[str, str, int], int]()
+        self.in_line, self.popped, self.at_broker = set[str](), set[str](), set[str]()
+        self.renewed, self._unacknowledged = set[str](), set[bytes]()
+        self._dead = dict[Lease, int]()
         self._is_attended, self._resumes_at, self._redelivers_at = False, 0.0, 0.0
         self._adopted: list[tuple[Staff, str]] = []
         self._queues: dict[str, str] = {}
-        self._broker = lab.app.connection_for_read()
+        self.servers = Servers(lab)
         self.survivor, self.victim = self.start_worker("left"), self.start_worker("right")
         self._publisher = self._start_publisher()
 
@@ -84,7 +91,8 @@ class Lane:
     def begin(self, point: Point) -> None:
         """Begin a case, with nothing on the record."""
         self.case, self.point = f"case-{next(self._cases)}", point
-        for noted in (self.calls, self.in_line, self.popped, self.renewed, self._dead):
+        told = self.in_line, self.popped, self.at_broker, self.renewed, self._dead, self._unacknowledged
+        for noted in (self.calls, *told):
             noted.clear()
         self._is_attended, self._resumes_at, self._redelivers_at = False, 0.0, 0.0
         for journal in (self.journal, self.record):
@@ -105,16 +113,18 @@ class Lane:
         if not self.end:
             self._sweepers.write_text(" ".join(each.name for each in staff))
 
-    def call(self, name: str, key: str, tag: str, *, to: Staff | None = None, **kwargs: Any) -> Call:
+    def call(
+        self, name: str, key: str, tag: str, *, to: Staff | None = None, id: str | None = None, **kwargs: Any
+    ) -> Call:
         """Let the publisher make a call; one whose publisher dies before it returns is made again."""
         call = Call(name, key, tag)
         self.calls.append(call)
-        queue = (to or self.victim).queue
+        options = {"queue": (to or self.victim).queue, "task_id": id}
         answer: dict[str, Any] | None = None
         while answer is None:
             call.tries += 1
-            answer = self._ask(name, [key, tag], kwargs, {"queue": queue})
-        call.id, call.outcome = answer["id"], answer["outcome"]
+            answer = self._ask(name, [key, tag], kwargs, options)
+        call.id, call.outcome, call.members = answer["id"], answer["outcome"], answer["members"]
         return call
 
     def _ask(self, *call: Any) -> dict[str, Any] | None:
@@ -169,75 +179,74 @@ class Lane:
         events = self.record.events("end of process") if self.point.role else []
         return events[0] if events else None
 
+    def is_gone(self, pid: int) -> bool:
+        """Whether this process of a worker was killed in this case, or stood still."""
+        if any(pid in event["pids"] for event in self.record.events("killed")):
+            return True
+        end = self.end
+        if not end or end["role"] == "publisher":
+            return False
+        return bool(pid == end["pid"] if end["how"] == "child" else pid not in self.survivor.worker.children)
+
     def attend(self) -> None:
-        """Let the survivor go on with the work of a victim that has ended; resume what stands still."""
+        """Let the survivor go on with the work of a victim that has ended; resume what stands still.
+
+        The visibility timeout of a Redis broker is over at once, as with RabbitMQ, at the points with even
+        numbers, at the others when the lease has expired.
+        """
         if not self._is_attended and (end := self.end):
             self._is_attended = True
-            self._sweepers.unlink(missing_ok=True)
-            if end["how"] == "worker":
-                self.victim.worker.kill()
-            self.in_line.update(id.partition("/")[0] for _, id in self._store.places())
-            if end["how"] == "worker":
-                self._dead.update(self._leases_of_the_dead())
-            if end["how"] == "worker":
-                end_claims(self.lab.doors)
-                self.popped.update(self._popped() if self.is_one_redis else ())
-            now = time.monotonic()
-            if end["how"] == "pause":
-                self._resumes_at = now + self._ttl + 1
-            if end["role"] != "publisher" and end["how"] != "child":
-                self._redelivers_at = now + (end["number"] % 2) * (self._ttl + 1.5)
-                for queue in (self.victim.queue, *self._adopted_by(self.victim)):
-                    self.adopt(self.survivor, queue)
+            self._attend(end)
         self._note_renewals()
         if self._resumes_at and time.monotonic() > self._resumes_at:
             self.resume()
         if self._redelivers_at and time.monotonic() > self._redelivers_at:
             self._redelivers_at = 0.0
-            self._redeliver()
+            self.servers.redeliver(self._unacknowledged)
 
-    def _leases_of_the_dead(self) -> Iterator[tuple[tuple[str, str, int], int]]:
-        """Yield the leases of runs that no child of the survivor has begun, and what remains of them."""
+    def _attend(self, end: Event) -> None:
+        self._sweepers.unlink(missing_ok=True)
+        if end["how"] == "worker":
+            self.victim.worker.kill()
+        self.in_line.update(self.servers.in_line())
+        now = time.monotonic()
+        if end["how"] == "pause":
+            self._resumes_at = now + self._ttl + 1
+        if end["role"] == "publisher" or end["how"] == "child":
+            return
+        queues = self.victim.queue, *self._adopted_by(self.victim)
+        self._unacknowledged.update(self.servers.unacknowledged(queues))
+        if end["how"] == "worker":
+            self._note_what_is_left(queues)
+            end_claims(self.lab.doors)
+        self._redelivers_at = now + (end["number"] % 2) * (self._ttl + 1.5)
+        for queue in queues:
+            self.adopt(self.survivor, queue)
+
+    def _note_what_is_left(self, queues: Sequence[str]) -> None:
+        """Note the messages of the dead victim, and the leases of runs that the survivor has not begun."""
+        self.at_broker.update(self.servers.ids_of(queues))
+        self.popped.update(self._popped(queues) - self.at_broker)
         alive = self.survivor.worker.children
         begun = {event["id"] for event in self.journal.events("start") if event["pid"] in alive}
-        for lease, remaining in self._leases(self._store.scan()):
-            if lease[1].partition("/")[0] not in begun:
-                yield lease, remaining
+        leases = dict(self.servers.leases())
+        self._dead.update({lease: leases[lease] for lease in leases if task_id(lease[1]) not in begun})
 
-    def _leases(self, keys: Iterable[str]) -> Iterator[tuple[tuple[str, str, int], int]]:
-        for key in keys:
-            for owner in self._store.inspect(key).holders:
-                yield (key, owner.id, owner.fence), owner.remaining
-
-    def _note_renewals(self) -> None:
-        """Note the leases of dead runs that somebody has renewed: they would never end."""
-        for lease, remaining in self._leases({key for key, _, _ in self._dead}):
-            if remaining > self._dead.get(lease, remaining):
-                self.renewed.add(lease[0])
-
-    def _popped(self) -> Iterator[str]:
-        """Yield the ids of messages that the broker had given to the dead victim, which had not noted them.
+    def _popped(self, queues: Sequence[str]) -> set[str]:
+        """Return the ids of messages that the broker had given to the dead victim, which had not noted them.
 
         Redis forgets a message as soon as it has sent it to a worker, and kombu notes then that it is
         unacknowledged: plain Celery loses what is in between.
         """
-        queue = self.victim.queue
-        told = [event for event in self.record.events("request", moment="after", to=queue) if "tag" in event]
+        told = [event for event in self.record.events("request", moment="after") if "tag" in event]
         noted = {event["tag"] for event in told if "HSET" in event["label"]}
-        waiting = b"".join(self.lab.doors.lrange(queue, 0, -1)).decode()
-        for event in told:
-            if event["tag"] not in noted and event["tag"] not in waiting:
-                yield event["id"]
+        return {event["id"] for event in told if event.get("to") in queues and event["tag"] not in noted}
 
-    def _redeliver(self) -> None:
-        """Let the visibility timeout of a Redis broker be over, for all that is not acknowledged.
-
-        At the points with even numbers this is at once, as with RabbitMQ, at the others when the lease has
-        expired.
-        """
-        doors = self.lab.doors
-        for tag in doors.zrange("unacked_index", 0, -1):
-            doors.zadd("unacked_index", {tag: 1}, xx=True)
+    def _note_renewals(self) -> None:
+        """Note the leases of dead runs that somebody has renewed: they would never end."""
+        for lease, remaining in self.servers.leases({key for key, _, _ in self._dead}):
+            if remaining > self._dead.get(lease, remaining):
+                self.renewed.add(lease[0])
 
     def resume(self) -> None:
         self._resumes_at = 0.0
@@ -248,6 +257,7 @@ class Lane:
         """Kill a worker that is not the victim."""
         self.record.write("killed", pids=doomed.worker.children)
         doomed.worker.kill()
+        self._unacknowledged.update(self.servers.unacknowledged([doomed.queue]))
         self._redelivers_at = time.monotonic() + self._ttl + 1.5
 
     def adopt(self, worker: Staff, queue: str) -> None:
@@ -273,7 +283,7 @@ class Lane:
         seen: list[object] = []
 
         def is_quiet() -> bool:
-            if not self.is_complete or self.left():
+            if not self.is_complete or self.servers.left(self._queues.values()):
                 seen.clear()
                 return False
             seen.append(self._requests())
@@ -297,34 +307,6 @@ class Lane:
         if self.victim.worker.process.poll() is not None:
             self.victim, self.survivor = self.survivor, self.start_worker(self.victim.place)
 
-    # What is left
-
-    @property
-    def is_one_redis(self) -> bool:
-        """Whether a Redis is both broker and store."""
-        return str(self.lab.conf["broker_url"]).startswith("redis")
-
-    @property
-    def _store(self) -> Any:
-        return self.lab.app._celery_exclusive.store  # type: ignore[attr-defined]
-
-    def left(self) -> list[str]:
-        """The messages at the broker, and the keys that are held or waited for in the store."""
-        doors = self.lab.doors
-        counts = {"unacknowledged": int(doors.hlen("unacked"))}
-        counts |= {f"in {queue}": self._ready(queue) for queue in self._queues.values()}
-        states = {key: self._store.inspect(key) for key in self._store.scan()}
-        return [
-            *(f"{count} {where}" for where, count in counts.items() if count),
-            *(f"{key} is {state.state}" for key, state in states.items() if state.is_busy),
-        ]
-
-    def _ready(self, queue: str) -> int:
-        """Return the number of messages that wait in a queue."""
-        if self.is_one_redis:
-            return int(self.lab.doors.llen(queue))
-        return int(self._broker.default_channel.queue_declare(queue, passive=True).message_count)
-
     def story(self) -> str:
         """What has happened in this case, for people."""
         requests = [
@@ -334,7 +316,9 @@ class Lane:
         ]
         lines = sorted([*requests, *self.journal.events()], key=lambda event: event["at"])
         logs = [staff.worker.digest for staff in (self.victim, self.survivor)]
-        return "\n".join([*map(_line, lines), *map(str, self.calls), *self.left(), *logs])
+        return "\n".join(
+            [*map(_line, lines), *map(str, self.calls), *self.servers.left(self._queues.values()), *logs]
+        )
 
     # Processes
 
@@ -353,7 +337,7 @@ class Lane:
 
     def close(self) -> None:
         """End all processes."""
-        self._broker.release()
+        self.servers.close()
         self._publisher.send_signal(signal.SIGKILL)
         self._publisher.wait(60)
         for staff in (self.victim, self.survivor):

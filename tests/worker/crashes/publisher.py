@@ -19,11 +19,13 @@ def main() -> None:
 
 def _publish(
     shop: Any, name: str, args: list[str], kwargs: dict[str, Any], options: dict[str, Any]
-) -> dict[str, str]:
+) -> dict[str, Any]:
     if name == "chord":
-        return {"id": _publish_chord(shop, *args, options).id, "outcome": "published"}
+        options.pop("task_id")
+        body = _publish_chord(shop, *args, options)
+        return {"id": body.id, "outcome": "published", "members": [it.id for it in body.parent.results]}
     result = getattr(shop, name).apply_async(args, kwargs, **options)
-    return {"id": result.id, "outcome": result.outcome}
+    return {"id": result.id, "outcome": result.outcome, "members": []}
 
 
 def _publish_chord(shop: Any, key: str, tag: str, options: dict[str, Any]) -> Any:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
+from uuid import uuid4
 
 from tests.worker.crashes.lane import Lane
 
@@ -19,14 +20,16 @@ class Scenario:
     Parameters:
         play: makes the calls, and arms the point. All that it waits for is also over when the victim ends.
         task: the task of the call that shows, at the end, that the key is free.
-        roles: whose requests are points.
         fewest: the number of points that it has at least.
+        needs: the roles that make requests on every stack.
+        roles: those whose requests are points.
     """
 
     name: str
     play: Callable[[Lane, str], None]
     task: str
     fewest: int
+    needs: tuple[str, ...]
     roles: tuple[str, ...] = ROLES
 
 
@@ -95,6 +98,16 @@ def unique(lane: Lane, key: str) -> None:
     lane.eventually(lambda: lane.journal.events("end", attempt=1) or lane.end, "the end of the retry")
 
 
+def revoked(lane: Lane, key: str) -> None:
+    """A unique task is revoked before a worker receives it, which releases its key."""
+    id = str(uuid4())
+    lane.lab.app.control.revoke(id, reply=True, timeout=5, limit=2)
+    lane.arm()
+    call = lane.call("revoked", key, "a", id=id)
+    lane.eventually(lambda: lane.lab.app.AsyncResult(call.id).ready() or lane.end, "the end of the task")
+    lane.eventually(lambda: not lane.state("revoked", key).is_queued or lane.end, "a free key")
+
+
 def chord(lane: Lane, key: str) -> None:
     """An exclusive and a unique task are members of a chord."""
     lane.arm()
@@ -138,17 +151,21 @@ def debounce(lane: Lane, key: str) -> None:
 
 
 BEATS = 3
+CALLED = ("publisher", "main", "child 1")
 SCENARIOS = {
     scenario.name: scenario
     for scenario in (
-        Scenario("free key", free, "alone", 10),
-        Scenario("busy key", busy, "alone", 18),
-        Scenario("hand-on", hand_on, "alone", 12),
-        Scenario("renewals", renewals, "alone", 9, ("heartbeat",)),
-        Scenario("order", order, "ordered", 20),
-        Scenario("unique", unique, "once", 15),
-        Scenario("chord", chord, "alone", 15),
-        Scenario("recover", recover, "alone", 15, (*ROLES, "reaper")),
-        Scenario("debounce", debounce, "late", 12, (*ROLES, "reaper")),
+        Scenario("free key", free, "alone", 10, CALLED),
+        Scenario("busy key", busy, "alone", 18, (*CALLED, "child 2")),
+        Scenario("hand-on", hand_on, "alone", 12, ("main", "child 1", "child 2")),
+        Scenario("renewals", renewals, "alone", 9, ("heartbeat",), ("heartbeat",)),
+        Scenario("order", order, "ordered", 20, (*CALLED, "child 2", "child 3")),
+        Scenario("unique", unique, "once", 15, (*CALLED, "child 2")),
+        Scenario("revoked", revoked, "revoked", 5, ("publisher", "main", "releaser")),
+        Scenario("chord", chord, "alone", 15, (*CALLED, "child 2", "child 3")),
+        Scenario(
+            "recover", recover, "alone", 15, ("main", "child 1", "courier", "reaper"), (*ROLES, "reaper")
+        ),
+        Scenario("debounce", debounce, "late", 12, (*CALLED, "courier", "reaper"), (*ROLES, "reaper")),
     )
 }

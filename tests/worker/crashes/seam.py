@@ -43,7 +43,6 @@ _MESSAGE = {
     "to": re.compile(rb'routing_key\\*": \\*"([^"\\]+)'),
 }
 """What is told of a message that is sent, as kombu writes it on Redis."""
-_CLAIM = re.compile(rb"\r\n([0-9a-f-]{36})/[0-9a-f]{8}\r\n")
 _SILENT = re.compile(rb"pidbox|unacked_mutex|celeryev|answers:|asks:|door:")
 """Words of what is no part of a task's life: commands to workers, the doors of the tests."""
 _IDLE = {
@@ -107,7 +106,7 @@ class Seam:
         self._case = ""
         self._child = 0
         self._counts: Counter[str] = Counter()
-        self._message: dict[str, Any] = {}
+        self._acknowledged = threading.local()
         self._dies = False
 
     def install(self) -> None:
@@ -123,8 +122,10 @@ class Seam:
 
     def _about_pipe(self, _: Connection, data: bytes, *__: Any) -> dict[str, str]:
         """Return what a process tells the other one: the first word of a child's run begins a new role."""
-        if os.getpid() != self._main and pickle.loads(data[_LENGTH:])[0] == ACK:
-            self._child = 0
+        if os.getpid() != self._main:
+            length, message = int.from_bytes(data[:_LENGTH], "big"), data[_LENGTH:]
+            if len(message) == length and pickle.loads(message)[0] == ACK:  # else it is a part of a long one
+                self._child = 0
         return {"label": "pipe"}
 
     def _note_acknowledgements(self) -> None:
@@ -134,11 +135,11 @@ class Seam:
         def noted(message: Message, *args: Any, **kwargs: Any) -> Any:
             own = message.headers.get("exclusive") or {}
             marks = {"publish": own.get("id"), "promoted": own.get("promoted")}
-            self._message = {"acknowledges": message.headers.get("id"), **marks}
+            self._acknowledged.message = {"acknowledges": message.headers.get("id"), **marks}
             try:
                 return ack(message, *args, **kwargs)
             finally:
-                self._message = {}
+                self._acknowledged.message = {}
 
         Message.ack = noted
 
@@ -169,7 +170,8 @@ class Seam:
             yield
             return
         role, number = self._count(plan)
-        here = {"case": plan.case, "role": role, "number": number, **what, **self._message}
+        message = getattr(self._acknowledged, "message", {})
+        here = {"case": plan.case, "role": role, "number": number, **what, **message}
         self._pass(plan, "before", here)
         yield
         self._pass(plan, "after", here)
@@ -228,6 +230,11 @@ def end_claims(results: redis.Redis) -> None:
             results.delete(name)
 
 
+def ids_in(message: bytes) -> list[str]:
+    """Return the ids of the tasks whose messages these are."""
+    return [id.decode() for id in _MESSAGE["id"].findall(message)]
+
+
 def about(data: bytes) -> dict[str, str]:
     """Return what the bytes ask for, and for which task; nothing about what is not counted."""
     if _SILENT.search(data):
@@ -238,7 +245,7 @@ def about(data: bytes) -> dict[str, str]:
             return {}
         verb = _VERB.search(data)
         told = {"label": "+".join(words) + (f" {verb[1].decode()}" if verb else "")}
-        for name, pattern in {"claims": _CLAIM, **_MESSAGE}.items():
+        for name, pattern in _MESSAGE.items():
             if found := pattern.search(data):
                 told[name] = found[1].decode()
         return told

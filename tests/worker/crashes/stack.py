@@ -57,5 +57,8 @@ class Stack:
         }
 
 
-STACKS = tuple(Stack(broker, is_late) for broker in ("redis", "rabbitmq") for is_late in (True, False))
+STACKS = {
+    str(stack): stack
+    for stack in (Stack(broker, is_late) for broker in ("redis", "rabbitmq") for is_late in (True, False))
+}
 """All of them."""

@@ -56,13 +56,15 @@ class Sweep:
         seconds = time.monotonic() - self._began
         _say(f"{how} {self.stack}: {self._reached} of {self._tried} points reached in {seconds:.0f} s")
         assert not self._faults, "\n".join(self._faults)
-        assert self.point or self._reached >= LEAST_REACHED * self._tried
+        assert self._tried or not self.point, f"no such point: {self.point}"
+        assert self._reached >= (1 if self.point else LEAST_REACHED * self._tried)
 
     def _points(self, scenario: Scenario) -> list[Point]:
         """Play the scenario without an end, to warm the lane and to count."""
         for _ in range(2):
             counts = self._case(scenario).count()
         points = points_of(counts)
+        _say(f"{scenario.name}: {len(points)} points, {counts}")
         assert len(points) >= scenario.fewest, counts
         return points
 

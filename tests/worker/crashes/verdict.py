@@ -5,11 +5,16 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Any
+from itertools import combinations
+from operator import itemgetter
+
+from celery.exceptions import WorkerLostError
 
 from tests.worker.crashes.lane import Call, Lane
 from tests.worker.journal import Event
 
+MEMBERS = ["first", "second"]
+"""The tags of the members of a chord."""
 _RESULT = "MULTI+SETEX+PUBLISH+EXEC"
 """The request that stores a result on Redis."""
 _OF_CHORD = ("EVALSHA", "declare", "MULTI+SADD+SADD+EXEC")
@@ -25,27 +30,51 @@ class Verdict:
 
     # What may be lost
 
+    def has_ended(self, call: Call) -> bool:
+        """Whether all that the call asks for is done, by its own run or, in a window, by a newer one."""
+        if call.name == "chord":
+            return bool(self.lane.journal.events("gathered", tag=call.tag))
+        if call.name == "revoked":
+            return bool(self.lane.lab.app.AsyncResult(call.id).state == "REVOKED")
+        ends = self.lane.journal.events("end", id=call.id)
+        if call.name == "late":
+            return any(event["tag"] >= call.tag for event in ends)
+        return any(event["attempt"] == (call.name == "once") for event in ends)
+
     def is_excused(self, call: Call) -> bool:
         """Whether plain Celery would have lost this task, too, and the store had not parked it."""
         end = self.lane.end
         if not self.is_late and self._was_killed_with(call):
             return True
-        if not end or end["how"] == "pause":
-            return False
-        if end["role"] == "publisher":
-            # It may have died between the key and the message, which are two requests.
-            return call.outcome == "skipped" and not self.lane.is_one_redis
+        return bool(end and end["how"] != "pause" and self._is_lost_with(end, call))
+
+    def _is_lost_with(self, end: Event, call: Call) -> bool:
+        kept = self.lane.in_line | self.lane.at_broker
+        if end["role"] == "publisher":  # the key and the message are two requests
+            return (
+                call.outcome == "skipped" and not self.lane.servers.are_one and not self._was_published(end)
+            )
         if call.name == "chord" and (self.lane.popped or self._had_not_counted(end)):
             return True
-        if not self.is_late and end["how"] == "child":
-            return bool(self.lane.lab.app.AsyncResult(call.id).state == "FAILURE")
-        return call.id not in self.lane.in_line and (call.id in self.lane.popped or self._had_begun(call))
+        if end["how"] == "child":
+            return not self.is_late and self._was_lost_with_child(call)
+        if self.is_late or call.id in kept:
+            return call.id in self.lane.popped - kept
+        return not call.members or any(id not in kept and not self._has_survived(id) for id in call.members)
 
-    def has_ended(self, call: Call) -> bool:
-        if call.name == "chord":
-            return bool(self.lane.journal.events("gathered", tag=call.tag))
-        ends = self.lane.journal.events("end", id=call.id)
-        return any(event["attempt"] == (call.name == "once") for event in ends)
+    def _was_killed_with(self, call: Call) -> bool:
+        """Whether it was in its body when a worker was killed that is not the victim."""
+        killed = {pid for event in self.lane.record.events("killed") for pid in event["pids"]}
+        return any(event["pid"] in killed for event in self.lane.journal.events("start", id=call.id))
+
+    def _was_published(self, end: Event) -> bool:
+        """Whether the dead publisher had sent its message."""
+        sent = self.lane.record.events("request", role="publisher", pid=end["pid"], moment="after")
+        return any(event["label"] == "publish" for event in sent)
+
+    def _was_lost_with_child(self, call: Call) -> bool:
+        result = self.lane.lab.app.AsyncResult(call.id)
+        return result.state == "FAILURE" and WorkerLostError.__name__ in repr(result.result)
 
     def _had_not_counted(self, end: Event) -> bool:
         """Whether a child had stored its result, and not published the body of its chord yet.
@@ -59,37 +88,21 @@ class Verdict:
             labels.pop()
         return end["how"] == "child" and labels[-1:] == [_RESULT]
 
-    def _was_killed_with(self, call: Call) -> bool:
-        """Whether it was in its body when a worker was killed that is not the victim."""
-        killed = {pid for event in self.lane.record.events("killed") for pid in event["pids"]}
-        return any(event["pid"] in killed for event in self.lane.journal.events("start", id=call.id))
-
-    def _had_begun(self, call: Call) -> bool:
-        """Whether early acknowledgement loses it: the victim had begun to acknowledge it, or to run it.
-
-        The processes of a worker die one by one: one may have got further than to its point.
-        """
-        if self.is_late:
-            return False
-        requests = self.lane.record.events("request")
-        begun = {event.get("acknowledges") for event in requests}
-        of_children = [event for event in requests if event["role"].startswith("child")]
-        begun |= {event.get("claims") for event in of_children}
-        begun |= {event["id"] for event in self.lane.journal.events("start")}
-        has_asked = any(event["label"].startswith("sql") for event in of_children)
-        is_any = call.name == "chord" and bool(begun - {None})
-        return is_any or call.id in begun or has_asked
-
-    def _acks(self, since: int, until: int, **message: Any) -> list[Event]:
-        """Return the requests that have acknowledged a message between two instants."""
-        sent = self.lane.record.events("request", moment="after", **message)
-        return [event for event in sent if since < event["at"] <= until]
+    def _has_survived(self, member: str) -> bool:
+        """Whether a member of a chord has ended in a process that lives."""
+        ends = self.lane.journal.events("end", id=member)
+        return any(
+            event["attempt"] == (event["task"] == "once") and not self.lane.is_gone(event["pid"])
+            for event in ends
+        )
 
     # What must not be
 
     def faults(self) -> Iterator[str]:
         yield from self._repetitions()
         yield from self._overlaps()
+        yield from self._disorder()
+        yield from self._broken_chords()
         yield from (f"a lease of {key} outlives its dead worker" for key in self.lane.renewed)
 
     def _repetitions(self) -> Iterator[str]:
@@ -97,57 +110,88 @@ class Verdict:
         for event in self.lane.journal.events("end"):
             runs[event["id"], event["publish"]].append(event)
         for ends in runs.values():
-            first, *others = ends
-            if others and not (len(others) == 1 and self._may_run_again(first)):
-                yield f"{first['tag']} (attempt {first['attempt']}) ran {len(ends)} times"
-        for call in self.lane.calls:
-            gathered = self.lane.journal.events("gathered", id=call.id)
-            if len(gathered) > 1 and not (self._may_run_again(gathered[0]) or self._may_count_again()):
-                yield f"the body of the chord ran {len(gathered)} times"
+            gone = [event for event in ends if self.lane.is_gone(event["pid"])]
+            most = 2 if gone and self._may_run_again(gone[0]) else 1
+            in_one = max(len(ends) - len(gone), 0 if self._is_paused else len(gone))
+            if (len(ends) > most or in_one > 1) and not (len(ends) == 2 and self._is_second_copy(ends[0])):
+                yield f"{ends[0]['tag']} (attempt {ends[0]['attempt']}) ran {len(ends)} times"
+        ends = self.lane.journal.events("end", task="once", attempt=1)
+        if len({event["id"] for event in ends if event["tag"] in ("a", "duplicate")}) > 1:
+            yield "a duplicate ran"
 
-    def _died_at(self, pid: int) -> int | None:
-        """The instant at which a process died before it left its body."""
-        for event in self.lane.record.events("killed"):
-            if pid in event["pids"]:
-                return int(event["at"])
-        end = self.lane.end
-        return int(end["at"]) if end and end["how"] != "pause" else None
+    @property
+    def _is_paused(self) -> bool:
+        return bool(self.lane.end and self.lane.end["how"] == "pause")
+
+    def _is_second_copy(self, end: Event) -> bool:
+        """Whether the dead worker's copy of a window's message may have come during its run."""
+        return end["task"] == "late" and (self._is_paused or end["id"] in self.lane.at_broker)
 
     def _may_run_again(self, first: Event) -> bool:
         """Whether the broker delivers it again: its process ended before it was acknowledged."""
         end = self.lane.end
-        if not end or end["role"] == "publisher":
+        if not end:
             return False
         since = first["at"] if self.is_late else 0
-        return not self._acks(
-            since,
-            end["at"],
-            acknowledges=first["id"],
-            publish=first.get("publish"),
-            promoted=first.get("promoted"),
-        )
+        message = {"acknowledges": first["id"], "publish": first["publish"], "promoted": first["promoted"]}
+        sent = self.lane.record.events("request", moment="after", **message)
+        return not any(since < event["at"] <= end["at"] for event in sent)
 
-    def _may_count_again(self) -> bool:
-        """Whether a child was killed that may have published the body, and not told the others yet."""
+    def _broken_chords(self) -> Iterator[str]:
+        for call in self.lane.calls:
+            gathered = self.lane.journal.events("gathered", id=call.id)
+            if len(gathered) > 1 and not self._may_gather_again(gathered):
+                yield f"the body of the chord ran {len(gathered)} times"
+            if call.tries == 1:  # else its member may be a duplicate of the first try's
+                yield from (f"a chord gathered {it['tags']}" for it in gathered if it["tags"] != MEMBERS)
+
+    def _may_gather_again(self, gathered: list[Event]) -> bool:
+        """Whether its worker ended, or a child that may have published it and not told the others yet."""
         end = self.lane.end
-        return bool(end and end["how"] != "pause" and end["role"].startswith("child"))
+        is_gone = any(self.lane.is_gone(event["pid"]) for event in gathered)
+        return is_gone or bool(end and not self._is_paused and end["role"].startswith("child"))
+
+    def _disorder(self) -> Iterator[str]:
+        """Yield the tasks that began before an earlier call of their key.
+
+        With early acknowledgement a task that the dead worker had fetched goes to the end of the line.
+        """
+        again = set() if self.is_late else self.lane.at_broker | self.lane.popped
+        tags = [call.tag for call in self.lane.calls if call.name == "ordered" and call.id not in again]
+        began = [
+            (tag, event["at"])
+            for tag in tags
+            for event in self.lane.journal.events("start", tag=tag)[:1]
+            if tag != "probe"
+        ]
+        for (earlier, since), (tag, at) in combinations(began, 2):
+            if at < since:
+                yield f"{tag} began before {earlier}"
 
     def _overlaps(self) -> Iterator[str]:
-        """Yield bodies of one key that were open at one time. A paused one is told, so it may be."""
-        spells = sorted(self._spells(), key=lambda spell: spell[0])
-        lost = {event["id"] for event in self.lane.journal.events("lost")}
-        for number, (_, until, first) in enumerate(spells):
-            for since, _, second in spells[number + 1 :]:
-                if since < until and first["key"] == second["key"]:
-                    if self._was_paused(first, until) and first["id"] in lost:
-                        continue
-                    yield f"{first['tag']} and {second['tag']} were in their bodies at one time"
+        """Yield bodies of one key that were open at one time, unless one of them had stood still."""
+        for (_, until, first), (since, _, second) in combinations(
+            sorted(self._spells(), key=itemgetter(0)), 2
+        ):
+            is_overlap = since < until and first["key"] == second["key"]
+            if is_overlap and not (self._has_stood_still(first) or self._has_stood_still(second)):
+                yield f"{first['tag']} and {second['tag']} were in their bodies at one time"
 
-    def _was_paused(self, first: Event, until: int) -> bool:
+    def _has_stood_still(self, body: Event) -> bool:
+        """Whether its process stood still for longer than its lease lives: in the body, or before it.
+
+        A body that stands still is told. One that was granted its lease before may be too short to notice.
+        """
         end = self.lane.end
-        return bool(end and end["how"] == "pause" and end["at"] < until)
+        if not end or not self._is_paused or not self.lane.is_gone(body["pid"]):
+            return False
+        if self.lane.journal.events("lost", id=body["id"]):
+            return True
+        asked = [event["at"] for event in self.lane.record.events("request", pid=body["pid"])]
+        return body["at"] > end["at"] and not any(end["at"] < at < body["at"] for at in asked)
 
     def _spells(self) -> list[tuple[int, int, Event]]:
+        """Return the bodies, each from its start to its end or the death of its process."""
         spells = []
         for spell in self.lane.journal.spells():
             until = spell.until
@@ -155,3 +199,11 @@ class Verdict:
                 until = self._died_at(spell.event["pid"]) or until
             spells.append((spell.since, until, spell.event))
         return spells
+
+    def _died_at(self, pid: int) -> int | None:
+        """Return the instant at which a process was killed."""
+        for event in self.lane.record.events("killed"):
+            if pid in event["pids"]:
+                return int(event["at"])
+        end = self.lane.end
+        return int(end["at"]) if end and end["how"] != "pause" and self.lane.is_gone(pid) else None
