@@ -133,6 +133,28 @@ def test_a_late_request_of_a_run_that_has_finished_is_stale(store: ServerStore) 
 
 
 @pytest.mark.promise(
+    "In a database a grant that has waited for the end of a run sees that its id has finished",
+    broke="a grant that looks for the tombstone before it waits for the row",
+)
+@pytest.mark.usefixtures("long_waits")
+def test_a_grant_that_waited_while_its_id_finished_is_stale(
+    store: ServerStore, other: ServerStore, database: Database
+) -> None:
+    store.apply("key", Acquire("a", "token of a", LIFE, redelivered=True))
+    with ThreadPoolExecutor(1) as pool:
+
+        def finish(transaction: Transaction) -> Future[Any]:
+            transaction.load("key")  # locks it
+            granting = pool.submit(other.apply, "key", take("a"))
+            wait_until_blocked(database, 1, unless=granting)
+            assert transaction.apply("key", give("a")).answer == Applied(True)
+            return granting
+
+        other.epoch()
+        assert store.transact(finish).result().answer == Stale()
+
+
+@pytest.mark.promise(
     "In a database a fence grows over rows that the reaper deletes meanwhile",
     name="databases, fence over deleted rows",
     broke=(

@@ -207,7 +207,8 @@ class Store(Protocol):
     def renew(self, leases: Sequence[tuple[str, Renew]]) -> Sequence[bool | None]:
         """Renew leases of several keys; return for each whether it is still held.
 
-        None: the store could not look, since others keep the key locked. No lease waits for another one.
+        None: the store could not look, since others keep the key locked, or its answer was lost. The lease
+        may be renewed then. No lease waits for another one.
         """
         ...
 

@@ -39,7 +39,12 @@ VALUES (
         LOCK IN SHARE MODE
     )), ends, 0, 0, 0, CONCAT(%(before)s, ends, ', "fence": ', LAST_INSERT_ID(fence), %(after)s)
 ) ON DUPLICATE KEY UPDATE
-    version = IF(ends <= VALUES(ends) - %(ttl)s, VALUES(version), exclusive2_lock.version),
+    version = IF(ends <= VALUES(ends) - %(ttl)s AND NOT EXISTS (
+        SELECT 1 FROM exclusive2_tombstone AS newer
+        WHERE newer.namespace = exclusive2_lock.namespace AND newer.`key` = exclusive2_lock.`key`
+            AND newer.id = %(id)s AND newer.until > COALESCE(%(now)s, CLOCK)
+        LOCK IN SHARE MODE
+    ), VALUES(version), exclusive2_lock.version),
     ends = IF(IS_FREE, VALUES(ends), ends),
     fence = IF(IS_FREE, GREATEST(fence + 1, VALUES(fence)), fence),
     due = IF(IS_FREE, LEAST(due, ends), due),
@@ -51,7 +56,8 @@ with the same answer. If the id has finished, there is no fence, and the server 
 
 Each assignment sees the values of the assignments before it: once the version is the new one, which is
 random, the key was free. The namespace's row is locked, since its fence counts: the reaper raises it before
-it deletes a row. An INSERT of the result of a SELECT would take the optimizer longer than all the rest.
+it deletes a row. The tombstones are read again when the key's row is locked, since its last change may have
+come with one. An INSERT of the result of a SELECT would take the optimizer longer than all the rest.
 """
 
 RELEASE = _on_clock("""UPDATE exclusive2_lock FORCE INDEX (PRIMARY) SET

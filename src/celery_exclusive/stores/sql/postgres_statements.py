@@ -51,11 +51,16 @@ ON CONFLICT (namespace, key) DO UPDATE SET
     ends = excluded.ends,
     document = %(before)s || excluded.ends
         || ', "fence": ' || greatest(lock.fence + 1, excluded.fence) || %(after)s
-WHERE lock.ends <= excluded.ends - %(ttl)s
+WHERE lock.ends <= excluded.ends - %(ttl)s AND lock.version = (
+    SELECT seen.version FROM exclusive2_lock AS seen
+    WHERE seen.namespace = excluded.namespace AND seen.key = excluded.key
+)
 RETURNING fence""")
 """One row, the fence, if the key has neither holder nor line, and the id has not finished.
 
-The namespace's row is locked, since its fence counts: the reaper raises it before it deletes any row.
+The namespace's row is locked, since its fence counts: the reaper raises it before it deletes any row. The
+version `seen` is as old as the tombstones that were read: a row that was changed while the statement waited
+for it is left alone, since its change may have come with a tombstone.
 `until + 0` keeps the index on `until` out of the plan: it has every tombstone of the namespace.
 """
 
