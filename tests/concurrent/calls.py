@@ -12,6 +12,9 @@ from celery_exclusive.core.operations import Applied, KeyOperation, Reap, Renew
 from celery_exclusive.stores import base
 from celery_exclusive.stores.base import Reply, Snapshot
 
+NOT_DONE = "not done"
+"""The reply to a call that is no part of the history, though it may have locked a key for a while."""
+
 
 @dataclass(frozen=True, slots=True)
 class Look:
@@ -67,9 +70,11 @@ class Call:
       done, if it was. None: it may be done at any time.
     * `since`, `until`: the same instants by the wall clock, which is the clock of each store here.
     * `nows`: the instants by the store's clock at which the step may have been done, if they are known.
-    * `reply`: what the store answered; the text of its error; "" is the answer of no store.
+    * `reply`: what the store answered; the text of its error; "" is the answer of no store. `NOT_DONE`: the
+      store says that it has not done the operation.
     * `has_connected`: a connection was opened meanwhile, so the request may have been sent twice.
     * `may_skip`: a sweep that need not look at the key, since another call may have locked it.
+    * `sent`: how many messages the call has pushed onto the list of its round. None: not known.
     """
 
     client: int
@@ -84,6 +89,7 @@ class Call:
     reply: Reply | Snapshot | Sequence[bool | None] | str = ""
     has_connected: bool = False
     may_skip: bool = False
+    sent: int | None = None
 
     @property
     def is_answered(self) -> bool:
@@ -95,15 +101,20 @@ class Call:
 
     @property
     def parts(self) -> list[Call]:
-        """The call, or a call of each lease that it has renewed. No lease waits for another one."""
+        """The call, or a call of each lease that it renews: without an answer where that is not known."""
         if not isinstance(self.operation, Keep):
             return [self]
-        answers = self.reply if self.is_answered else ["" for _ in self.operation.leases]
-        parts = zip(self.operation.leases, answers, strict=True)
+        leases, reply = self.operation.leases, self.reply
+        if isinstance(reply, str):
+            return [replace(self, key=key, operation=renew) for key, renew in leases]
+        unknown = replace(self, reply=NOT_DONE)
+        if self.has_connected:  # the answer of the first request was lost
+            unknown = replace(self, end=None, last=self.end, until=0, reply="")
         return [
-            replace(self, key=key, operation=renew, reply=Reply(Applied(it)) if self.is_answered else "")
-            for (key, renew), it in parts
-            if it is not None
+            replace(unknown, key=key, operation=renew)
+            if it is None
+            else replace(self, key=key, operation=renew, reply=Reply(Applied(it)))
+            for (key, renew), it in zip(leases, reply, strict=True)
         ]
 
     def of(self, key: str) -> Call:

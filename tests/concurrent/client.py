@@ -18,14 +18,12 @@ from celery_exclusive.stores.redis.store import RedisStore
 from celery_exclusive.system.deadline import deadline
 from tests import nursery
 from tests.concurrent.actor import Actor
-from tests.concurrent.calls import Asked, Call, Keep, Look, write
+from tests.concurrent.calls import NOT_DONE, Asked, Call, Keep, Look, write
 from tests.concurrent.faults import planted
-from tests.concurrent.round import Round
+from tests.concurrent.round import KEYS, Round
 
 ROOT = Path(__file__).parents[2]
 PAUSE = 0.02
-NOT_DONE = "not done"
-"""The reply of a store that says that it has not done the operation. The call is no part of the history."""
 
 
 class Process(nursery.Nursery):
@@ -76,21 +74,27 @@ class Client:
 
     def run(self) -> None:
         actor, progress, calls = Actor(self._plan, self._number), Progress(self._plan), list[Call]()
-        while (made := sum(call.is_answered for call in calls)) < self._plan.calls:
+        while (made := sum(it.is_answered and it.reply != NOT_DONE for it in calls)) < self._plan.calls:
             call = self._call(*actor.next())
             actor.hear(call)
-            if call.reply != NOT_DONE:
-                calls += call.parts
+            calls += call.parts
             if not call.is_answered or call.reply == NOT_DONE:
                 self._wait(self._stores[call.key])
             progress.note(self._number, made)
+        self._end(calls)
+
+    def sweep(self) -> None:
+        """Sweep and look at each key. No other client makes a call then, so what is due has to be found."""
+        self._end([self._call(key, operation) for key in KEYS for operation in (Reap(), Look())])
+
+    def _end(self, calls: list[Call]) -> None:
         write(self._plan.folder / f"{self._number}.calls", calls)
         for store in {*self._stores.values(), *self._stale.values()}:
             store.close()
 
     def _call(self, key: str, operation: Asked) -> Call:
         self._nows.clear()
-        opened, reply, is_answered = self._opened, "", True
+        self._opened, reply, is_answered = 0, "", True
         self._now = since = time.time_ns() // 1000
         begin = time.monotonic_ns() // 1000
         try:
@@ -112,7 +116,7 @@ class Client:
             until=time.time_ns() // 1000 if is_answered else 0,
             nows=self._instants(since),
             reply=reply,
-            has_connected=self._opened > opened,
+            has_connected=self._opened > 0,
         )
 
     def _instants(self, since: int) -> tuple[int, ...]:
@@ -130,11 +134,20 @@ class Client:
             return store.renew(operation.leases)
         if isinstance(operation, Renew):
             (is_held,) = store.renew([(key, operation)])
+            if is_held is None and self._opened:  # the answer of the first request was lost
+                raise StoreUnavailable("the lease may be renewed")
             return NOT_DONE if is_held is None else Reply(Applied(is_held))
-        sends = isinstance(operation, Enqueue) or (isinstance(operation, AcquireAlone) and operation.sends)
-        if isinstance(store, RedisStore) and sends:
-            return store.acquire_and_push(key, operation, f"{self._plan.prefix}:list", b"message")
+        if isinstance(store, RedisStore) and isinstance(operation, (AcquireAlone, Enqueue)):
+            return self._publish(store, key, operation)
         return store.apply(key, operation)
+
+    def _publish(self, store: RedisStore, key: str, operation: AcquireAlone | Enqueue) -> Reply | None:
+        """Ask as a publisher does: with the message, or with a request that is sent before there is one."""
+        if isinstance(operation, Enqueue) or operation.sends:
+            message = f"{self._number} {self._now}".encode()
+            return store.acquire_and_push(key, operation, self._plan.list, message)
+        begun = store.begin(key, operation)
+        return store.finish(key, operation, begun) if begun else store.apply(key, operation)
 
     def _wait(self, store: Store) -> None:
         """Wait until the store answers again."""

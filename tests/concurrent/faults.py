@@ -8,11 +8,16 @@ from contextlib import contextmanager
 from typing import Any
 from unittest import mock
 
-from celery_exclusive.stores.document_store import Change
+from celery_exclusive.core.operations import Applied
+from celery_exclusive.stores.base import Reply
+from celery_exclusive.stores.document_store import Change, DocumentStore
 from celery_exclusive.stores.memcached.store import MemcachedStore
 from celery_exclusive.stores.memory import MemoryStore
 from celery_exclusive.stores.redis import store as redis_store
+from celery_exclusive.stores.redis.cluster import ClusterStore
+from celery_exclusive.stores.redis.store import RedisStore
 from celery_exclusive.stores.sql import mysql_statements, statements
+from celery_exclusive.stores.sql.store import SqlStore
 from tests.concurrent.round import Fault
 
 
@@ -27,7 +32,10 @@ def _no_row_lock() -> list[Any]:
 
 
 def _dirty_reads() -> list[Any]:
-    """Steps and looks that see half of the transactions of others."""
+    """Steps that lock no row; they and looks see half of the transactions of others.
+
+    Looks alone see it in one round of four.
+    """
     session = mysql_statements.SESSION.replace("READ COMMITTED", "READ UNCOMMITTED")
     look = mysql_statements.BEGIN_READING.replace("REPEATABLE READ", "READ UNCOMMITTED")
     look = look.replace(" WITH CONSISTENT SNAPSHOT,", "")
@@ -61,11 +69,35 @@ def _new_token() -> list[Any]:
     return [mock.patch.object(redis_store, "AGAIN", again)]
 
 
+def _pushed_twice() -> list[Any]:
+    """A request that pushes its message, and does so again."""
+    acquire_and_push = RedisStore.acquire_and_push
+
+    def push_twice(self: Any, key: str, operation: Any, to: str, payload: bytes) -> Reply | None:
+        reply = acquire_and_push(self, key, operation, to, payload)
+        self._client.ask("LPUSH", to, payload)
+        return reply
+
+    return [mock.patch.object(RedisStore, "acquire_and_push", push_twice)]
+
+
+def _idle_sweep() -> list[Any]:
+    """A sweep that does nothing, and answers as if nothing was due."""
+
+    def reap(self: Any, *_: Any, **__: Any) -> Reply:
+        return Reply(Applied(True), epoch=self.epoch())
+
+    kinds = (RedisStore, ClusterStore, SqlStore, DocumentStore)
+    return [mock.patch.object(kind, "reap", reap) for kind in kinds]
+
+
 _PATCHES: dict[Fault, Callable[[], list[Any]]] = {
     "no row lock": _no_row_lock,
-    "dirty reads": _dirty_reads,
+    "no row lock, and dirty reads": _dirty_reads,
     "blind write": _blind_write,
     "a repetition with a new token": _new_token,
+    "a message that is pushed twice": _pushed_twice,
+    "a sweep that does nothing": _idle_sweep,
 }
 
 

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import time
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 
 from celery_exclusive.core.operations import Acquire, Reap
 from celery_exclusive.stores.base import Reply
-from tests.concurrent.calls import Call, Look, read
+from tests.concurrent.calls import NOT_DONE, Call, Look, read
 from tests.concurrent.client import Client, Process, Progress
 from tests.concurrent.faults import planted
 from tests.concurrent.round import KEYS, Round
@@ -43,11 +44,18 @@ def play(
             stage.make(trouble)
         for each in work:
             each.result()
+    stage.note_met(read(plan.folder))
     stage.repair()
+    with planted(plan.fault):
+        Client(plan, plan.clients).sweep()
     calls = [_settled(stage, call) for call in _parts(plan, read(plan.folder))]
     calls = [_of_store(call, marks) for call in calls]
     if stage.skips_locked:
-        calls = [*_with_skips(calls)]
+        calls = [*with_skips(calls, locks_next=stage.locks_next)]
+    if (sent := stage.sent(plan.list)) is not None:
+        count = Counter(sent)
+        calls = [replace(call, sent=count[f"{call.client} {call.since}"]) for call in calls]
+    calls = [call for call in calls if call.reply != NOT_DONE]
     calls += stage.history(KEYS)
     specification = Specification(
         offer=plan.offer,
@@ -92,15 +100,20 @@ def _of_store(call: Call, marks: Mapping[str, str]) -> Call:
     return call
 
 
-def _with_skips(calls: list[Call]) -> Iterator[Call]:
+def with_skips(calls: list[Call], *, locks_next: bool) -> Iterator[Call]:
     """Yield the calls, with the sweeps that may have passed over a key since another call had locked it.
 
-    A call may lock a key next to its own, too: InnoDB locks the entry of an index behind those that it reads.
+    `locks_next`: a sweep locks a key next to its own, too.
     """
     for call in calls:
         if isinstance(call.operation, Reap):
             end = call.end or NEVER
-            others = (it for it in calls if it is not call and not isinstance(it.operation, Look))
+            others = (
+                it
+                for it in calls
+                if (it.client, it.begin) != (call.client, call.begin) and not isinstance(it.operation, Look)
+                if it.key == call.key or (locks_next and isinstance(it.operation, Reap))
+            )
             met = any(it.begin <= end and (it.end or NEVER) >= call.begin for it in others)
             yield replace(call, may_skip=met)
         else:

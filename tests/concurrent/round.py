@@ -13,10 +13,11 @@ from celery_exclusive.stores.base import Store, make_store
 Fault = Literal[
     "",
     "no row lock",
-    "dirty reads",
+    "no row lock, and dirty reads",
     "blind write",
     "a repetition with a new token",
-    "stale reads",
+    "a message that is pushed twice",
+    "a sweep that does nothing",
 ]
 """What the clients do wrong on purpose. The search must find it."""
 KEYS = ("one", "another", "two:ü")
@@ -69,6 +70,11 @@ class Round:
     @property
     def folder(self) -> Path:
         return Path(self.directory)
+
+    @property
+    def list(self) -> str:
+        """The Redis list onto which messages are pushed."""
+        return f"{self.prefix}:list"
 
     def namespace(self, key: str) -> str:
         """Fences are counted, and keys swept, by namespace."""

@@ -29,11 +29,13 @@ class State:
         """`start`: times are rounded to hours from then on. `normal` names the state so."""
         self.kept, self.fence, self.epoch, self.start = kept, fence, epoch, start
         holders, entries = kept.holders.values(), sorted(kept.entries.values(), key=lambda entry: entry.seq)
+        due = kept.due if entries else None
         leases: list[object] = [*holders]
         places: list[object] = [*entries]
         stones: list[object] = [*kept.tombstones.items()]
         if start is not None:
             fence = 0
+            due = due and _hours(due, start)
             leases = [replace(it, expiry=_hours(it.expiry, start)) for it in holders]
             places = [
                 replace(
@@ -43,7 +45,6 @@ class State:
             ]
             stones = [(id, token) for id, (_, token) in kept.tombstones.items()]
         limit = kept.limit if leases or places else 1
-        due = kept.due if start is None and places else None
         self.normal = (
             limit,
             due,
@@ -105,6 +106,8 @@ class Specification:
         `latest`: until then a store may have dropped leases that are over.
         """
         operation = call.operation
+        if isinstance(call.reply, Reply) and call.reply.epoch not in ("", state.epoch):
+            return
         if isinstance(operation, Tombstone):
             _, after = self.do(state, operation.of, now)
             kept = copy(state.kept)
@@ -117,10 +120,11 @@ class Specification:
                 yield after
             if self._may_skip(before, call, now):
                 yield before
-            if call.has_connected and call.is_answered:
+            if call.has_connected:
                 again = self._again(operation)
                 reply, after = self.do(before, again, now)
-                if isinstance(reply, Reply) and self._is_same(as_repeated(reply, again), call):
+                is_reply = isinstance(reply, Reply)
+                if not call.is_answered or (is_reply and self._is_same(as_repeated(reply, again), call)):
                     yield after
 
     def do(self, state: State, operation: Asked, now: int) -> tuple[Reply | Snapshot, State]:
@@ -145,7 +149,7 @@ class Specification:
         if not (isinstance(call.operation, Reap) and isinstance(call.reply, Reply)) or call.reply.wake:
             return False
         due = state.kept.due if state.kept.entries else None
-        return call.may_skip or self.start is not None or due is None or due > now
+        return call.may_skip or due is None or due > now
 
     def _kept_or_dropped(self, state: State, latest: int) -> Iterator[State]:
         """A store may drop the leases of a key without a line when they are over, or when it is asked."""

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import ExitStack
 from typing import Any, ClassVar
 
 from typing_extensions import Self
 
-from tests.concurrent.calls import Call, Loss, NewEpoch
+from tests.concurrent.calls import NOT_DONE, Call, Loss, NewEpoch
+from tests.concurrent.search import NEVER
 from tests.proxy import Proxy
 
 PAUSE = 0.4
@@ -20,17 +21,22 @@ Trouble = Callable[[], None]
 class Stage:
     """A store that several clients can use.
 
-    * `has_line`, `skips_locked`, `repeats_alone`: see `Round`, `Search` and `Specification`.
+    * `has_line`, `repeats_alone`: see `Round` and `Specification`.
+    * `skips_locked`: a sweep passes over a key that another call has locked. `locks_next`: it locks the entry
+      of the index behind those that it reads, too, as InnoDB does.
     * `settles`: a server that answers has done all that had arrived before, so a call without an answer is
       done by the end of the trouble, or never. `settled`: these instants.
     * `pushes`: a Redis sends a message in the step that grants its key.
     * `patience`: the seconds after which a client gives a call up.
     * `troubles_at_once`: in one round.
     * `losses`: what the server has lost, as calls of the history.
+    * `made`: when each trouble of the round began and ended; one that has to wait sets `begun`.
+    * `met`: how many calls each of them met.
     """
 
     has_line: ClassVar = True
     skips_locked: ClassVar = False
+    locks_next: ClassVar = False
     repeats_alone: ClassVar = False
     settles: ClassVar = False
     pushes: ClassVar = True
@@ -42,6 +48,8 @@ class Stage:
         self.servers = ExitStack()
         self.losses: list[tuple[Loss, int, int, int]] = []
         self.settled: list[int] = []
+        self.made: list[tuple[int, int]] = []
+        self.met: list[int] = []
         try:
             self.start()
         except BaseException:
@@ -66,7 +74,9 @@ class Stage:
 
     def make(self, trouble: Trouble) -> None:
         """Make trouble, and wait until the server has done what was asked of it meanwhile."""
+        self.begun = time.monotonic_ns() // 1000
         trouble()
+        self.made.append((self.begun, time.monotonic_ns() // 1000))
         if self.settles:
             self.ping()
             self.settled.append(time.monotonic_ns() // 1000)
@@ -78,6 +88,19 @@ class Stage:
         """Forget what has happened in earlier rounds."""
         self.losses.clear()
         self.settled.clear()
+        self.made.clear()
+
+    def note_met(self, calls: Sequence[Call]) -> None:
+        """Note how many calls each trouble met, until the next one."""
+        ends = [begin for begin, _ in self.made[1:]] + [NEVER]
+        self.met = [
+            sum(call.begin < until and _is_met(call, begin, end) for call in calls)
+            for (begin, end), until in zip(self.made, ends, strict=False)
+        ]
+
+    def sent(self, name: str) -> list[str] | None:
+        """Return the messages that were pushed onto a list. None: the store has no lists, or lost some."""
+        return None
 
     def history(self, keys: Iterable[str]) -> list[Call]:
         """What has happened to the data of each key."""
@@ -162,6 +185,15 @@ class Server(Stage):
         self.network.drop(replies=True)
         time.sleep(PAUSE)
         self.network.restore()
+
+
+def _is_met(call: Call, begin: int, end: int) -> bool:
+    """Whether a call has no answer, was not done, needed a new connection, or waited half of the trouble."""
+    its_end = call.end or call.last or 0
+    if its_end < begin:
+        return False
+    failed = not call.is_answered or call.reply == NOT_DONE
+    return failed or call.has_connected or min(its_end, end) - max(call.begin, begin) > (end - begin) / 2
 
 
 def wait_for(is_so: Callable[[], bool], seconds: float = 3) -> None:

@@ -12,12 +12,12 @@ from pathlib import Path
 from typing import ClassVar
 
 from tests.cluster import RedisCluster, slot_of
-from tests.concurrent.stage import PAUSE, Server, Stage, Trouble, wait_for
+from tests.concurrent.stage import PAUSE, Server, Stage, Trouble
 from tests.failover import Watched
 from tests.maria import MariaServer
 from tests.memcached import MemcachedServer
 from tests.postgres import PostgresServer, PostgresStandby
-from tests.servers import RedisServer
+from tests.servers import RedisServer, wait_until
 
 
 class Redis(Server):
@@ -43,6 +43,14 @@ class Redis(Server):
     def empty(self) -> None:
         self.lose(lambda: self.server.restart(keep_data=False), is_total=True)
 
+    def sent(self, name: str) -> list[str] | None:
+        return None if self.losses else list_of(self.server, name)
+
+
+def list_of(server: RedisServer, name: str) -> list[str]:
+    with server.client() as client:
+        return [message.decode() for message in client.lrange(name, 0, -1)]
+
 
 class Memcached(Server):
     has_line = False
@@ -63,6 +71,7 @@ class Postgres(Server):
 
 
 class Maria(Postgres):
+    locks_next = True
     make_server = MariaServer
 
 
@@ -87,6 +96,9 @@ class Sentinel(Stage):
     def ping(self) -> None:
         with self.watched.primary.server.client() as client:
             client.ping()
+
+    def sent(self, name: str) -> list[str] | None:
+        return None if self.losses else list_of(self.watched.primary.server, name)
 
     def repair(self) -> None:
         """A silent server would answer again, though another one is the primary now."""
@@ -139,7 +151,7 @@ class Cluster(Stage):
             self.cluster.ask(node, "PING")
 
     def repair(self) -> None:
-        wait_for(self.cluster.is_whole, 30)
+        wait_until(self.cluster.is_whole, "all nodes of the cluster", 30)
 
     def _owner(self) -> RedisServer:
         return self.cluster.owner(slot_of("one"))
@@ -174,11 +186,11 @@ class Standby(Stage):
 
     def fail_over(self) -> None:
         if self.is_synchronous:
-            self._fail_over()
+            self.promote_standby()
         else:
-            self.lose(self._fail_over, is_total=False)
+            self.lose(self.promote_standby, is_total=False)
 
-    def _fail_over(self) -> None:
+    def promote_standby(self) -> None:
         if not self.is_synchronous:
             self.standby.fall_behind()
         self.primary.kill()
@@ -212,6 +224,7 @@ class Sqlite(Stage):
     def lock(self) -> None:
         with closing(sqlite3.connect(self.folder / "locks.db", timeout=5, isolation_level=None)) as other:
             other.execute("BEGIN IMMEDIATE")
+            self.begun = time.monotonic_ns() // 1000
             time.sleep(PAUSE / 4)
             other.execute("ROLLBACK")
 

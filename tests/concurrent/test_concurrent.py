@@ -3,23 +3,36 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
+import re
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack, closing
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
-from celery_exclusive.core.operations import Acquire, Granted, Held, Owner
+from celery_exclusive.core.operations import (
+    Acquire,
+    Applied,
+    Enqueue,
+    Granted,
+    Held,
+    Owner,
+    Parked,
+    Reap,
+    Renew,
+)
 from celery_exclusive.stores.base import Reply
-from tests.concurrent.calls import Asked, Call, read, write
+from tests.concurrent.__main__ import Run
+from tests.concurrent.calls import NOT_DONE, Asked, Call, Keep, read, write
 from tests.concurrent.client import Process
-from tests.concurrent.play import play
+from tests.concurrent.play import play, with_skips
 from tests.concurrent.round import Fault, Round
 from tests.concurrent.search import Search
 from tests.concurrent.specification import Specification
+from tests.concurrent.stage import Stage
 from tests.concurrent.stages import STAGES, Standby
-from tests.concurrent.verdict import judge
+from tests.concurrent.verdict import Verdict, judge
 from tests.conftest import or_leave_out
 
 pytestmark = [pytest.mark.xdist_group("concurrent"), pytest.mark.timeout(600)]
@@ -41,7 +54,9 @@ def processes() -> Iterator[list[Process]]:
     broke="the code before what the table below lists was mended",
     figure=(
         "three runs in a row on all stores, seeds 11000, 12000 and 13000: 82 rounds, 107,084 calls, 423 "
-        "without an answer, no key without an order; later one more fault on Redis Cluster, see below. "
+        "without an answer, no key without an order; later two more faults, on Redis Cluster and in "
+        "databases, see below. Since sweeps, epochs and pushes are compared on each store: 20 rounds of "
+        "seeds 8000 and 8001, 26,185 calls, 223 without an answer, no key undecided. "
         "`make test`: 480 calls for each store without a standby; `make test-all`: 30 minutes"
     ),
     command="make histories SECONDS=60",
@@ -83,30 +98,48 @@ def test_concurrent_calls_answer_as_some_order_of_steps(
         own = [] if store == "memory" else processes
         verdict = judge(play(plan, stage, own, [may_happen[name] for name in troubles]))
     assert not verdict.faults, "\n\n".join([f"seed {plan.seed}", *verdict.faults])
-    assert verdict.undecided <= 1, f"seed {plan.seed}"
-    assert verdict.calls >= CLIENTS * plan.calls
+    assert not verdict.undecided, f"seed {plan.seed}"
+    assert any(stage.met) or not troubles, "no call met the trouble of its server"
 
 
 @pytest.mark.promise(
-    "The search in concurrent histories finds each fault that is planted: on each kind of store, a step that "
-    "is not isolated, a repetition that is none, data that are lost, an old read",
+    "The search in concurrent histories finds each fault that is planted: a sweep that does nothing, on each "
+    "store but memcached, which has nothing to sweep; a write that does not compare (memory, memcached); "
+    "steps that lock no row (PostgreSQL), and read what is not committed (MariaDB); a repetition that is "
+    "none, and a message that is pushed twice (Redis); data that are lost (Redis, a standby); an old read "
+    "(from a standby); an answer with another epoch",
     name="controls of concurrent histories",
 )
 @pytest.mark.parametrize(
-    ("store", "fault"),
+    ("store", "fault", "is_timed"),
     [
-        ("memory", "blind write"),
-        ("memcached", "blind write"),
-        ("postgres", "no row lock"),
-        ("maria", "dirty reads"),
-        ("redis", "a repetition with a new token"),
+        ("memory", "blind write", True),
+        ("memcached", "blind write", True),
+        ("postgres", "no row lock", True),
+        ("maria", "no row lock, and dirty reads", True),
+        ("redis", "a repetition with a new token", True),
+        ("redis", "a message that is pushed twice", True),
+        ("memory", "a sweep that does nothing", False),
+        ("sqlite", "a sweep that does nothing", False),
+        ("redis", "a sweep that does nothing", True),
+        ("redis", "a sweep that does nothing", False),
+        ("cluster", "a sweep that does nothing", False),
+        ("postgres", "a sweep that does nothing", True),
+        ("postgres", "a sweep that does nothing", False),
+        pytest.param("maria", "a sweep that does nothing", False, marks=pytest.mark.large),
+        pytest.param("sentinel", "a sweep that does nothing", False, marks=pytest.mark.large),
+        pytest.param("standby", "a sweep that does nothing", False, marks=pytest.mark.large),
+        pytest.param("synchronous", "a sweep that does nothing", True, marks=pytest.mark.large),
     ],
 )
-def test_a_planted_fault_is_found(processes: list[Process], tmp_path: Path, store: str, fault: Fault) -> None:
+def test_a_planted_fault_is_found(
+    processes: list[Process], tmp_path: Path, store: str, fault: Fault, is_timed: bool
+) -> None:
     """It is found in the first round mostly: no two calls of a round have to meet."""
     own, faults = [] if store == "memory" else processes, list[str]()
     with or_leave_out(STAGES[store]) as stage:
-        troubles = [lambda: stage.network.lose(b"acquire")] * 15 if store == "redis" else []
+        is_repetition = fault == "a repetition with a new token"
+        troubles = [lambda: stage.network.lose(b"acquire")] * 15 if is_repetition else []
         for number in range(ROUNDS):
             plan = Round(
                 url=stage.url,
@@ -114,20 +147,30 @@ def test_a_planted_fault_is_found(processes: list[Process], tmp_path: Path, stor
                 prefix=f"c{number}",
                 seed=os.getpid() + number,
                 calls=60,
+                is_timed=is_timed,
                 has_line=stage.has_line,
                 pushes=stage.pushes,
                 fault=fault,
             )
             if faults := judge(play(plan, stage, own, troubles)).faults:
                 break
-    assert "No call that may come next has the answer of step" in "".join(faults)
+    assert re.search(r"No call that may come next has the answer of step|pushed 2 times", "".join(faults))
 
 
 @pytest.mark.proves("controls of concurrent histories")
-def test_data_that_a_server_has_lost_are_missed(processes: list[Process], tmp_path: Path) -> None:
-    with or_leave_out(STAGES["redis"]) as stage:
+@pytest.mark.parametrize(
+    ("store", "lose"),
+    [
+        pytest.param("redis", lambda stage: stage.server.restart(keep_data=False), id="redis"),
+        pytest.param("standby", lambda stage: stage.promote_standby(), id="standby"),
+    ],
+)
+def test_data_that_a_server_has_lost_are_missed(
+    processes: list[Process], tmp_path: Path, store: str, lose: Callable[[Stage], None]
+) -> None:
+    with or_leave_out(STAGES[store]) as stage:
         plan = Round(url=stage.url, directory=str(tmp_path), prefix="c", seed=os.getpid(), calls=60)
-        verdict = judge(play(plan, stage, processes, [lambda: stage.server.restart(keep_data=False)]))
+        verdict = judge(play(plan, stage, processes, [lambda: lose(stage)]))
     assert verdict.faults
 
 
@@ -153,8 +196,8 @@ def answered(operation: Asked, begin: int, end: int, reply: Reply) -> Call:
     )  # fmt: skip
 
 
-def search(*calls: Call) -> Search:
-    specification = Specification(offer=5, tombstone_ttl=100)
+def search(*calls: Call, start: int | None = None) -> Search:
+    specification = Specification(offer=5, tombstone_ttl=100, start=start)
     return Search(calls, specification, specification.first("epoch"))
 
 
@@ -181,10 +224,50 @@ GRANTED, HELD = Reply(Granted(10)), Reply(Held((Owner("a", 2, 998, 10, token="t1
         pytest.param(
             [answered(A, 10, 11, GRANTED), answered(B, 12, 14, Reply(Granted(12)))], False, id="both"
         ),
+        pytest.param([answered(A, 10, 11, replace(GRANTED, epoch="another"))], False, id="another epoch"),
     ],
 )
 def test_an_order_agrees_with_real_time(calls: list[Call], is_whole: bool) -> None:
     assert search(*calls).run(10).is_whole is is_whole
+
+
+OPENED = answered(Enqueue("a", b"a", waits=(0, 0)), 10, 11, Reply(Parked(1, ())))
+SWEEP = answered(Reap(), 50, 51, Reply(Applied(True), epoch="epoch"))
+
+
+@pytest.mark.proves("controls of concurrent histories")
+@pytest.mark.parametrize("start", [None, 10], ids=["known instants", "the clock of the store"])
+@pytest.mark.parametrize(
+    ("other", "is_whole"),
+    [
+        pytest.param([], False, id="alone"),
+        pytest.param([replace(OPENED, client=1, key="another", begin=50, end=60)], False, id="another key"),
+        pytest.param([answered(Renew("b", "t", 1), 50, 60, Reply(Applied(False)))], True, id="this key"),
+        pytest.param([replace(SWEEP, client=1, key="another", end=60)], True, id="a sweep of the next key"),
+    ],
+)
+def test_a_sweep_may_pass_over_a_due_key_only_if_another_call_locks_it(
+    start: int | None, other: list[Call], is_whole: bool
+) -> None:
+    other = [replace(call, client=1) for call in other]
+    calls = [*with_skips([OPENED, SWEEP, *other], locks_next=True)]
+    of_key = (replace(call, nows=call.nows if start is None else ()) for call in calls if call.key == "key")
+    assert search(*of_key, start=start).run(10).is_whole is is_whole
+
+
+def test_a_run_fails_that_has_shown_too_little() -> None:
+    run = Run()
+    run.left_out = ["maria"]
+    assert [*run.problems(())] == ["no store could be tested"]
+    run.add("redis", ["kill", "pause"], [3, 0], Verdict())
+    assert [*run.problems(())] == []
+    assert [*run.problems(["maria", "redis"])] == ["not installed: maria"]
+    for _ in range(2):
+        run.add("redis", ["pause"], [0], Verdict(undecided=1))
+    assert [*run.problems(())] == [
+        "2 of 9 keys are undecided, and at most 5% may be",
+        "no call met this trouble: redis: pause",
+    ]
 
 
 @pytest.mark.proves("controls of concurrent histories")
@@ -197,6 +280,15 @@ def test_a_fault_is_explained_by_the_calls_of_its_key() -> None:
         in fault
     )
     assert "step answers Reply(answer=Held(by=(Owner(id='a', age=2, remaining=998, fence=10" in fault
+
+
+def test_a_renewal_on_a_new_connection_may_have_been_done_though_the_store_could_not_look() -> None:
+    renewals = (("key", Renew("a", "t1", 5)), ("another", Renew("a", "t1", 5)))
+    both = replace(answered(A, 10, 11, GRANTED), operation=Keep(renewals), reply=[None, True])
+    assert [call.reply for call in both.parts] == [NOT_DONE, Reply(Applied(True))]
+    unknown, known = replace(both, has_connected=True).parts
+    assert (unknown.key, unknown.end, unknown.last) == ("key", None, 11)
+    assert (known.key, known.end, known.reply) == ("another", 11, Reply(Applied(True)))
 
 
 def test_a_history_is_read_as_it_was_written(tmp_path: Path) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 
+from celery_exclusive.core.operations import AcquireAlone, Applied, Enqueue, Granted
 from tests.concurrent.calls import Call, shown
 from tests.concurrent.search import Found, Search
 
@@ -37,7 +38,23 @@ def judge(searches: Mapping[str, Search], seconds: float = SECONDS) -> Verdict:
         verdict.undecided += found.is_given_up
         if not found.is_whole and not found.is_given_up:
             verdict.faults.append("\n".join(_explained(key, search, found)))
+        verdict.faults += [
+            f"{key!r}: pushed {call.sent} times: {_line(call, call.begin)}"
+            for call in search.calls
+            if call.sent is not None and call.sent not in _pushes(call)
+        ]
     return verdict
+
+
+def _pushes(call: Call) -> tuple[int, ...]:
+    """Return how often a call may have pushed its message: once, if its lease or its offer is new."""
+    operation, answer = call.operation, getattr(call.reply, "answer", None)
+    if not (isinstance(operation, Enqueue) or (isinstance(operation, AcquireAlone) and operation.sends)):
+        return (0,)
+    if isinstance(answer, Granted):  # an old lease has an older fence
+        return (int(answer.fence >= call.since),)
+    is_known = call.is_answered and not call.has_connected and answer != Applied(True)
+    return (0,) if is_known else (0, 1)
 
 
 def _explained(key: str, search: Search, found: Found) -> Iterator[str]:
