@@ -170,6 +170,18 @@ def test_a_chord_gathers_each_member_once(case: Recorded) -> None:
     assert case.faults(is_late=True) == ["a chord gathered ['first']"]
 
 
+@pytest.mark.parametrize("is_acknowledged", [True, False])
+def test_a_chord_is_gathered_again_if_a_member_counts_again(case: Recorded, *, is_acknowledged: bool) -> None:
+    case.call("chord").members = ["first"]
+    case.run("first", VICTIM)
+    if is_acknowledged:
+        case.acknowledge("first")
+    case.die()
+    for _ in range(2):
+        case.journal.write("gathered", id="a", tag="a", tags=["first", "second"], pid=SURVIVOR)
+    assert bool(case.faults(is_late=True)) is is_acknowledged
+
+
 @pytest.mark.parametrize("by", [VICTIM, SURVIVOR])
 def test_bodies_at_one_time_are_a_fault_unless_the_first_had_died(case: Recorded, by: int) -> None:
     case.run("a", by, ends=False)

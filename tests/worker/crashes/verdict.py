@@ -140,16 +140,19 @@ class Verdict:
     def _broken_chords(self) -> Iterator[str]:
         for call in self.lane.calls:
             gathered = self.lane.journal.events("gathered", id=call.id)
-            if len(gathered) > 1 and not self._may_gather_again(gathered):
+            if len(gathered) > 1 and not self._may_gather_again(call, gathered):
                 yield f"the body of the chord ran {len(gathered)} times"
             if call.tries == 1:  # else its member may be a duplicate of the first try's
                 yield from (f"a chord gathered {it['tags']}" for it in gathered if it["tags"] != MEMBERS)
 
-    def _may_gather_again(self, gathered: list[Event]) -> bool:
-        """Whether its worker ended, or a child that may have published it and not told the others yet."""
+    def _may_gather_again(self, call: Call, gathered: list[Event]) -> bool:
+        """Whether a process ended that may have run or published it, and not told the others yet."""
         end = self.lane.end
+        parts = [event for id in call.members for event in self.lane.journal.events("end", id=id)]
+        counts_again = any(self.lane.is_gone(part["pid"]) and self._may_run_again(part) for part in parts)
         is_gone = any(self.lane.is_gone(event["pid"]) for event in gathered)
-        return is_gone or bool(end and not self._is_paused and end["role"].startswith("child"))
+        is_of_child = bool(end and not self._is_paused and end["role"].startswith("child"))
+        return counts_again or is_gone or is_of_child
 
     def _disorder(self) -> Iterator[str]:
         """Yield the tasks that began before an earlier call of their key.
