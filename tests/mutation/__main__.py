@@ -101,7 +101,7 @@ def _options() -> argparse.Namespace:
     )
     parser.add_argument("--sample", type=int, help="so many of the mutations; default: all")
     parser.add_argument("--seed", type=int, default=1, help="which of them; default: %(default)s")
-    parser.add_argument("--lines", type=Path, help="the folder that keeps the lines for the next run")
+    parser.add_argument("--lines", type=Path, help="the folder that keeps the lines for the same commit")
     parser.add_argument(
         "--into", type=Path, default=Path(os.devnull), help="a file for each verdict, as JSON"
     )

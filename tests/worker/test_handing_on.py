@@ -52,7 +52,7 @@ def test_a_line_in_one_worker_takes_no_message_of_the_broker(
     make_lab: Callable[..., Lab], acks: dict[str, bool]
 ) -> None:
     lab = make_lab(**acks, task_ignore_result=True)
-    lab.start_worker("w1", 2)
+    worker = lab.start_worker("w1", 2)
     line_up(lab, 20)
     lab.doors.config_resetstat()
     lab.open("holder")
@@ -62,6 +62,8 @@ def test_a_line_in_one_worker_takes_no_message_of_the_broker(
     assert published(lab) == 1, "the door alone"
     eventually(lambda: not lab.messages_at_the_broker(), "an empty queue")
     assert lab.waiting("wait", "k") == 0
+    assert worker.stop() == 0
+    assert not lab.messages_at_the_broker(), "a worker that stops publishes only what has not ended"
 
 
 @pytest.mark.proves("handed on")

@@ -228,6 +228,28 @@ def test_a_publish_is_one_command_and_a_duplicate_is_none_more_and_is_not_sent(
     assert messages(redis_server) == 4
 
 
+@pytest.mark.proves("one command")
+def test_a_message_that_kombu_sends_again_acquires_its_key_once(
+    make_app: Callable[..., Celery],
+    redis_server: RedisServer,
+    redis_url: str,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    app, put, tries = make_app(redis_url), Channel._put, list[str]()
+    load(app).delay("a")
+
+    def fail_once(channel: Any, queue: str, *args: Any, **options: Any) -> Any:
+        tries.append(queue)
+        if len(tries) == 1:
+            raise redis.ConnectionError("lost")
+        return put(channel, queue, *args, **options)
+
+    monkeypatch.setattr(Channel, "_put", fail_once)
+    seen = commands(redis_server, lambda: load(app).delay("b"))
+    assert len(tries) == 2
+    assert seen["evalsha"] == 1
+
+
 def test_a_duplicate_gets_the_handle_of_the_task_that_holds_the_key_or_an_error(
     make_app: Any, redis_url: str, redis_server: RedisServer, pushes: list[bool]
 ) -> None:

@@ -68,6 +68,18 @@ def test_a_check_restores_a_lease_that_the_store_has_lost_with_its_data(
 
 
 @pytest.mark.proves("check restores a lease")
+def test_a_restored_lease_is_sure_of_itself_without_a_store_until_its_ttl_has_passed(
+    store: MemoryStore,
+) -> None:
+    store.apply("key", OURS)
+    mine = lease(store, certain_for=-1, known=Known(store.epoch(), LATER))
+    store.clear()
+    mine.check()
+    mine._store = open_store(NOBODY)
+    mine.check()
+
+
+@pytest.mark.proves("check restores a lease")
 def test_a_check_restores_no_lease_that_has_merely_expired(store: MemoryStore) -> None:
     before = Known(store.epoch(), LATER)
     mine = lease(store, certain_for=60, known=before)

@@ -67,6 +67,21 @@ def test_the_offer_of_a_message_in_the_order_of_publishing_is_marked_with_the_ep
     assert sent_last(app)["promoted"] == store.epoch()
 
 
+def test_a_message_that_has_no_place_in_line_is_no_offer(
+    app: Celery, store: MemoryStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    task = declare(app, exclusive=Exclusive("url", order="published", on_store_error="allow"))
+
+    def fail(*_: Any) -> None:
+        raise StoreUnavailable("no store")
+
+    task.delay("a")
+    assert sent_last(app)["promoted"]
+    monkeypatch.setattr(store, "apply", fail)
+    task.delay("b")
+    assert not sent_last(app).get("promoted")
+
+
 @pytest.mark.proves("calls and a silent store")
 def test_the_epoch_is_read_once_a_minute(app: Celery, store: MemoryStore, clock: list[float]) -> None:
     publisher: Publisher = getattr(app, PUBLISHER)

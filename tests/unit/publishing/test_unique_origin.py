@@ -101,6 +101,18 @@ def test_a_retry_that_was_sent_in_spite_of_an_error_and_runs_keeps_the_key(
 
 
 @pytest.mark.proves("unsent retry")
+def test_a_run_whose_retry_was_not_sent_has_not_handed_over_its_key(
+    make_task: Any, store: MemoryStore, without_broker: Any
+) -> None:
+    task = make_task()
+    run, options = inside(task, task.delay("a"), store, "finished", may_hold=True)
+    with within(run), without_broker(), pytest.raises(OperationalError):
+        task.apply_async(("a",), **options)
+    assert run.unique
+    assert not run.unique.is_handed_over
+
+
+@pytest.mark.proves("unsent retry")
 def test_a_late_release_does_not_return_the_key_to_a_run_that_may_have_ended(
     make_task: Any, store: MemoryStore, monkeypatch: pytest.MonkeyPatch, without_broker: Any
 ) -> None:
@@ -199,6 +211,24 @@ def test_the_retry_of_a_call_that_has_switched_one_option_off_has_the_keys_of_it
     )
 
 
+@pytest.mark.parametrize(("args", "kwargs"), [(("a",), {}), ((), {"url": "a"})])
+def test_a_retry_with_the_same_arguments_keeps_the_key_that_other_code_has_made(
+    app: Celery, published: list[dict[str, Any]], args: tuple[str, ...], kwargs: dict[str, str]
+) -> None:
+    @app.task(name="both", shared=False, bind=True, exclusive=Exclusive("url"))
+    def both(self: Any, url: str) -> None: ...
+
+    app.finalize()
+    both.apply_async(args, kwargs)
+    header = {**published[0]["exclusive"], "exclusive": "x:of other code"}
+    both.push_request(id="me", args=args, kwargs=kwargs)
+    try:
+        both.apply_async(args, kwargs, task_id="me", retries=1, headers={"exclusive": header})
+    finally:
+        both.pop_request()
+    assert published[1]["exclusive"]["exclusive"] == "x:of other code"
+
+
 def test_a_retry_that_switches_off_one_option_leaves_the_other_one_off(
     app: Celery, published: list[dict[str, Any]]
 ) -> None:
@@ -276,3 +306,11 @@ def test_a_retry_takes_its_place_with_the_options_of_its_call(
     (header,) = sent()
     task.apply_async(("a",), task_id=first.id, retries=1, headers={"exclusive": header})
     assert store.inspect(header["exclusive"]).waiting == 2
+
+
+def test_a_retry_with_options_of_its_own_has_these(make_task: Any, store: MemoryStore, sent: Any) -> None:
+    task = make_task()
+    run, options = inside(task, task.delay("a"), store, "finished", may_hold=True)
+    with within(run):
+        task.apply_async(("a",), unique=Unique(ttl=500), **options)
+    assert sent()[1]["values"]["unique"]["ttl"] == 500

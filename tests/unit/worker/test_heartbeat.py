@@ -43,6 +43,15 @@ def test_a_beat_waits_for_the_epoch_only_until_the_next_one_is_due(
     assert 0 < waits[0] <= heartbeat.period
 
 
+def test_a_beat_keeps_the_namespace_for_its_broker(
+    heartbeat: Heartbeat, store: MemoryStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    kept = list[str]()
+    monkeypatch.setattr(store, "keep_namespace", lambda broker, *_, **__: kept.append(broker) or broker)
+    heartbeat.beat()
+    assert kept == ["broker"]
+
+
 @pytest.mark.proves("only held leases are restored")
 def test_an_expired_lease_is_not_restored_when_the_store_loses_its_data(
     heartbeat: Heartbeat, roster: Roster, store: MemoryStore

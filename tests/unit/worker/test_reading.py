@@ -19,10 +19,11 @@ from celery_exclusive.core.operations import Acquire
 from celery_exclusive.core.records import SECOND
 from celery_exclusive.messages.header import HEADER
 from celery_exclusive.worker.context import WorkerContext
+from celery_exclusive.worker.execution import Execution
 from celery_exclusive.worker.heartbeat import Heartbeat
 from celery_exclusive.worker.queues import SOURCE
 from celery_exclusive.worker.reading import Delivered, read
-from celery_exclusive.worker.roster import Roster
+from celery_exclusive.worker.roster import Roster, SharedRoster
 
 BODY = b"x" * 1_000_000
 OF_QUEUE = {"queue": "q", "auto_delete": False, "is_fanout": False, "can_be_parked": True}
@@ -196,3 +197,21 @@ def test_odd_values_of_a_call_fail_its_task_and_release_its_unique_key(app: Cele
     task.__trace__("id", [1], {}, pickle.loads(pickle.dumps(made.request_dict)))
     services.releaser.drain()
     assert not services.store.inspect("u:k").holders
+
+
+def test_an_execution_that_fails_leaves_no_lease_to_the_heartbeat(
+    app: Celery, task: Any, roster: SharedRoster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    services: Any = app._celery_exclusive  # type: ignore[attr-defined]
+    services.workers.append(WorkerContext(services, roster=roster))
+    began = list[int]()
+
+    def fail(_: Execution) -> None:
+        began.append(len(roster.runs()))
+        raise RuntimeError("a fault of ours")
+
+    monkeypatch.setattr(Execution, "execute", fail)
+    made = requested(gated(task), message(body=b"[[1], {}, {}]"))
+    with pytest.raises(RuntimeError, match="a fault of ours"):
+        task.__trace__("id", [1], {}, pickle.loads(pickle.dumps(made.request_dict)))
+    assert (began, roster.runs()) == ([1], [])

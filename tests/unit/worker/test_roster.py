@@ -109,6 +109,16 @@ def test_lease_that_is_let_go_is_not_held_and_run_that_ended_is_not_seen(shared:
 
 
 @pytest.mark.proves("roster")
+def test_roster_of_one_process_shows_what_its_runs_hold() -> None:
+    roster = Roster()
+    slot = roster.begin(BOTH)
+    slot.hold(X)
+    assert (roster.holds(X, slot), roster.holds(U, slot)) == (True, False)
+    roster.end(slot)
+    assert not roster.holds(X, slot)
+
+
+@pytest.mark.proves("roster")
 def test_next_child_of_a_slot_holds_nothing_that_the_previous_child_held(shared: SharedRoster) -> None:
     with child(run(shared, BOTH, X, U)):
         (slot,) = shared.runs()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 import weakref
+from contextlib import nullcontext
 from dataclasses import replace
 from typing import Any
 
@@ -181,3 +182,16 @@ def test_a_parked_delivery_leaves_its_unique_key_alone_if_the_store_names_no_run
     outcome = run_plan(admit(replace(DELIVERY, exclusive=lock, was_admitted=True), Policy()), answer)
     assert (outcome.kind, outcome.key) == ("wait", "x:k")
     assert [asked.key for asked in asks] == ["x:k", CLAIM.key, CLAIM.key, "x:k"]
+
+
+@pytest.mark.parametrize("interruption", [SystemExit(), RuntimeError()])
+def test_a_signal_during_the_release_of_a_lock_ends_the_run_only_if_it_ends_the_process(
+    app: Celery, store: Any, monkeypatch: pytest.MonkeyPatch, interruption: BaseException
+) -> None:
+    worker = WorkerContext(app._celery_exclusive)  # type: ignore[attr-defined]
+    leases = RunLeases(worker, worker.roster.begin(DELIVERY), DELIVERY, "feeds.load", Run("id"))
+    monkeypatch.setattr(RunLeases, "_release_lock", lambda _, *, done: interruption)
+    ends = isinstance(interruption, SystemExit)
+    with pytest.raises(SystemExit) if ends else nullcontext():
+        leases.release(Outcome("run"), done=True)
+    assert not store.inspect(CLAIM.key).holders
