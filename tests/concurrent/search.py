@@ -73,8 +73,11 @@ class Search:
         self._most_lost = NEVER
 
     def run(self, seconds: float) -> Found:
-        """Search for so many seconds. What a lagging replica did not have are mostly the last few calls."""
-        limit, states, found = time.monotonic() + seconds, 0, Found()
+        """Search for so many seconds of this process.
+
+        What a lagging replica did not have are mostly the last few calls.
+        """
+        limit, states, found = time.process_time() + seconds, 0, Found()
         has_replica = any(it.is_loss and not it.operation.is_total for it in self._answered)
         for self._most_lost in (3, 30, NEVER) if has_replica else (NEVER,):
             found = self._run(limit)
@@ -101,7 +104,7 @@ class Search:
                 stack.pop()
                 done.pop()
                 del path[len(done) - 1 if done else 0 :]
-                found.is_given_up = time.monotonic() > limit
+                found.is_given_up = time.process_time() > limit
                 continue
             answered, open_, it = step
             name = (answered, open_, it.after.normal)

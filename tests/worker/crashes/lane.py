@@ -26,7 +26,7 @@ SHOP = "tests.worker.shop_crashes"
 DEADLINE = 60
 """Seconds. All that a case waits for takes a few times a lease's ttl at most: what takes longer is stuck."""
 
-QUIET = 5
+QUIET = 10
 """So many looks in a row see nothing left, and no further request: a message may be between two places."""
 
 
@@ -275,8 +275,10 @@ class Lane:
 
     @property
     def is_complete(self) -> bool:
-        """Whether nothing stands still any more, or is still to be redelivered."""
-        return not self._resumes_at and not self._redelivers_at
+        """Whether nothing stands still, or is still to be redelivered, or has died unnoticed."""
+        end = self.end
+        is_unnoticed = end and end["how"] == "child" and end["pid"] in self.victim.worker.children
+        return not (self._resumes_at or self._redelivers_at or is_unnoticed)
 
     def settle(self) -> None:
         """Wait until nothing is at the broker or in the store, and no process goes on."""
