@@ -145,7 +145,7 @@ def test_a_unique_lease_that_was_released_by_force_is_lost_in_apply(
 ) -> None:
     def save(self: Any, url: str) -> None:
         self.release_lock(url, force=True)
-        with pytest.raises(LeaseLost, match="is lost"):
+        with pytest.raises(LeaseLost, match="lost"):
             self.lease.check()
 
     declare(app, save, unique=Unique()).apply(("a",), throw=True)
