@@ -99,7 +99,8 @@ def test_concurrent_calls_answer_as_some_order_of_steps(
         verdict = judge(play(plan, stage, own, [may_happen[name] for name in troubles]))
     assert not verdict.faults, "\n\n".join([f"seed {plan.seed}", *verdict.faults])
     assert verdict.undecided < len(KEYS), f"seed {plan.seed}"
-    assert any(stage.met) or not troubles, "no call met the trouble of its server"
+    may_miss = troubles in ([], ["locked"])  # a file is locked for an instant
+    assert any(stage.met) or may_miss, "no call met the trouble of its server"
 
 
 @pytest.mark.promise(

@@ -34,7 +34,9 @@ def test_a_call_beside_5000_holders_reads_as_many_rows_as_beside_a_dozen(
         leave_alone(database)
         add(database, key, count)
         calls(store, key, count, options)  # PostgreSQL sees only once which versions of a row are dead
-        costs.append(cost_of(store, database, partial(calls, store, key, count, options)))
+        work = partial(calls, store, key, count, options)
+        # An old snapshot, of an ANALYZE of a catalog for instance, keeps dead versions readable for a while.
+        costs.append(min(cost_of(store, database, work) for _ in range(5)))
     assert costs[1] <= costs[0] + 100, costs
 
 
