@@ -181,12 +181,17 @@ class Lane:
 
     def is_gone(self, pid: int) -> bool:
         """Whether this process of a worker was killed in this case, or stood still."""
-        if any(pid in event["pids"] for event in self.record.events("killed")):
+        if self.killed_at(pid):
             return True
         end = self.end
         if not end or end["role"] == "publisher":
             return False
         return bool(pid == end["pid"] if end["how"] == "child" else pid not in self.survivor.worker.children)
+
+    def killed_at(self, pid: int) -> int | None:
+        """Return the instant at which `kill` ended a worker with this process."""
+        killed = (event["at"] for event in self.record.events("killed") if pid in event["pids"])
+        return next(killed, None)
 
     def attend(self) -> None:
         """Let the survivor go on with the work of a victim that has ended; resume what stands still.
@@ -229,8 +234,8 @@ class Lane:
         self.popped.update(self._popped(queues) - self.at_broker)
         alive = self.survivor.worker.children
         begun = {event["id"] for event in self.journal.events("start") if event["pid"] in alive}
-        leases = dict(self.servers.leases())
-        self._dead.update({lease: leases[lease] for lease in leases if task_id(lease[1]) not in begun})
+        leases = self.servers.leases()
+        self._dead.update((lease, left) for lease, left in leases if task_id(lease[1]) not in begun)
 
     def _popped(self, queues: Sequence[str]) -> set[str]:
         """Return the ids of messages that the broker had given to the dead victim, which had not noted them.

@@ -32,7 +32,8 @@ class Recorded:
         self.calls, self.in_line, self.at_broker, self.popped, self.renewed = [], set(), set(), set(), set()
         self.servers = SimpleNamespace(are_one=True)
         self.end = {"how": "worker", "at": 0, "pid": 10, **MAIN, **end}
-        self.lab = SimpleNamespace(app=SimpleNamespace(AsyncResult=None))
+
+    killed_at = Lane.killed_at
 
     def is_gone(self, pid: int) -> bool:
         return pid == VICTIM
@@ -46,11 +47,9 @@ class Recorded:
         for what in ("start", "end")[: 1 + ends]:
             self.journal.write(what, **about, key="k", tag=tag, pid=by)
 
-    def acknowledge(self, tag: str, attempt: int = 0, **here: Any) -> None:
-        message = {"acknowledges": tag, "publish": f"{attempt}", "promoted": None}
-        self.record.write(
-            "request", label="ack", **{**MAIN, "number": 2, "moment": "after", **message, **here}
-        )
+    def acknowledge(self, tag: str) -> None:
+        message = {"acknowledges": tag, "publish": "0", "promoted": None}
+        self.record.write("request", label="ack", role="main", number=2, moment="after", **message)
 
     def die(self) -> None:
         """Let the victim be killed now."""

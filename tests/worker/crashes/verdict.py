@@ -39,14 +39,14 @@ class Verdict:
         ends = self.lane.journal.events("end", id=call.id)
         if call.name == "late":
             return any(event["tag"] >= call.tag for event in ends)
-        return any(event["attempt"] == (call.name == "once") for event in ends)
+        return any(map(_is_last, ends))
 
     def is_excused(self, call: Call) -> bool:
         """Whether plain Celery would have lost this task, too, and the store had not parked it."""
         end = self.lane.end
         if not self.is_late and self._was_killed_with(call):
             return True
-        return bool(end and end["how"] != "pause" and self._is_lost_with(end, call))
+        return bool(end and not self._is_paused and self._is_lost_with(end, call))
 
     def _is_lost_with(self, end: Event, call: Call) -> bool:
         kept = self.lane.in_line | self.lane.at_broker
@@ -64,8 +64,7 @@ class Verdict:
 
     def _was_killed_with(self, call: Call) -> bool:
         """Whether it was in its body when a worker was killed that is not the victim."""
-        killed = {pid for event in self.lane.record.events("killed") for pid in event["pids"]}
-        return any(event["pid"] in killed for event in self.lane.journal.events("start", id=call.id))
+        return any(self.lane.killed_at(it["pid"]) for it in self.lane.journal.events("start", id=call.id))
 
     def _was_published(self, end: Event) -> bool:
         """Whether the dead publisher had sent its message."""
@@ -91,10 +90,7 @@ class Verdict:
     def _has_survived(self, member: str) -> bool:
         """Whether a member of a chord has ended in a process that lives."""
         ends = self.lane.journal.events("end", id=member)
-        return any(
-            event["attempt"] == (event["task"] == "once") and not self.lane.is_gone(event["pid"])
-            for event in ends
-        )
+        return any(_is_last(event) and not self.lane.is_gone(event["pid"]) for event in ends)
 
     # What must not be
 
@@ -205,8 +201,12 @@ class Verdict:
 
     def _died_at(self, pid: int) -> int | None:
         """Return the instant at which a process was killed."""
-        for event in self.lane.record.events("killed"):
-            if pid in event["pids"]:
-                return int(event["at"])
+        if killed_at := self.lane.killed_at(pid):
+            return killed_at
         end = self.lane.end
-        return int(end["at"]) if end and end["how"] != "pause" and self.lane.is_gone(pid) else None
+        return int(end["at"]) if end and not self._is_paused and self.lane.is_gone(pid) else None
+
+
+def _is_last(end: Event) -> bool:
+    """Whether no retry follows a body that has ended."""
+    return bool(end["attempt"] == (end["task"] == "once"))
