@@ -107,9 +107,7 @@ class Call:
         leases, reply = self.operation.leases, self.reply
         if isinstance(reply, str):
             return [replace(self, key=key, operation=renew) for key, renew in leases]
-        unknown = replace(self, reply=NOT_DONE)
-        if self.has_connected:  # the answer of the first request was lost
-            unknown = replace(self, end=None, last=self.end, until=0, reply="")
+        unknown = replace(self, end=None, last=self.end, until=0, reply="")
         return [
             replace(unknown, key=key, operation=renew)
             if it is None

@@ -134,9 +134,9 @@ class Client:
             return store.renew(operation.leases)
         if isinstance(operation, Renew):
             (is_held,) = store.renew([(key, operation)])
-            if is_held is None and self._opened:  # the answer of the first request was lost
+            if is_held is None:
                 raise StoreUnavailable("the lease may be renewed")
-            return NOT_DONE if is_held is None else Reply(Applied(is_held))
+            return Reply(Applied(is_held))
         if isinstance(store, RedisStore) and isinstance(operation, (AcquireAlone, Enqueue)):
             return self._publish(store, key, operation)
         return store.apply(key, operation)

@@ -27,7 +27,7 @@ TROUBLES: dict[str, Callable[[Proxy], None]] = {
 }
 
 
-def make_lab(stage: Stage, proxy: Proxy, timeout: float = 1, **conf: object) -> Lab:
+def make_lab(stage: Stage, proxy: Proxy, timeout: float = 3, **conf: object) -> Lab:
     url = f"redis://127.0.0.1:{proxy.port}/0?socket_timeout={timeout}"
     return stage.make_lab("tests.worker.shop_trouble", exclusive_store=url, **conf)
 
