@@ -27,15 +27,14 @@ def main() -> None:
     parser.add_argument("--jobs", type=int, default=2, help="how many systems are played at the same time")
     parser.add_argument("--environments", type=Path, help="keep the environments here, for the next time")
     parser.add_argument("--page", action="store_true", help="only write the page from verdicts.json")
-    parser.add_argument("--speed", action="store_true", help="print figures of speed, on a quiet machine")
+    parser.add_argument("--speed", action="store_true", help="measure speed instead, on a quiet machine")
     asked = parser.parse_args()
+    kept = Verdicts()
     if asked.speed:
         with TemporaryDirectory(prefix="compare-") as folder:
             for system in map(load, asked.systems or NAMES):
-                measure(system, asked.environments or Path(folder))
-        return
-    kept = Verdicts()
-    if not asked.page:
+                measure(kept, system, asked.environments or Path(folder))
+    elif not asked.page:
         with TemporaryDirectory(prefix="compare-") as folder, ThreadPoolExecutor(asked.jobs) as pool:
             run = partial(play_all, asked.row or list(ROWS), kept, asked.environments or Path(folder))
             list(pool.map(run, map(load, asked.systems or NAMES)))
@@ -59,13 +58,14 @@ def play_all(rows: list[str], kept: Verdicts, folder: Path, system: System) -> N
                 kept.add(system, row, setting, verdict)
 
 
-def measure(system: System, folder: Path) -> None:
-    """Print the figures of one system, unless its adapter says why there are none."""
+def measure(kept: Verdicts, system: System, folder: Path) -> None:
+    """Measure one system, unless its adapter says why not."""
     if "speed" in system.lacks:
-        print(f"{system.title}: not run: {system.lacks['speed']}", flush=True)
+        print(f"{system.name}: not run: {system.lacks['speed']}", flush=True)
         return
-    for line in speed.run(system, environment.make(system, folder)):
-        print(line, flush=True)
+    for name, setting, figures in speed.run(system, environment.make(system, folder)):
+        print(f"{system.name} {name} {setting}: {figures}", flush=True)
+        kept.add(system, name, setting, str(figures))
 
 
 def settings_of(row: str, system: System) -> list[dict[str, Any]]:

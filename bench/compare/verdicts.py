@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from bench.compare.rows import ROWS
+from bench.compare.speed import LOADS
 from bench.compare.system import FAMILY, HERE, NAMES, System, load
 from bench.report import replaced
 
@@ -60,6 +61,20 @@ class Verdicts:
         lines += [[file.WHAT, *(self.cell(system, row) for system in systems)] for row, file in ROWS.items()]
         return "".join(f"| {' | '.join(line)} |\n" for line in lines)
 
+    def speed(self) -> str:
+        """Return a table with a row per system and setting, and a column per load."""
+        lines = [["", *LOADS], ["---"] * (1 + len(LOADS))]
+        for system in map(load, NAMES):
+            if reason := system.lacks.get("speed"):
+                lines.append([system.title, f"{NOT_RUN}: {reason}", *("-" * (len(LOADS) - 1))])
+                continue
+            of = self.kept.get(system.name, {})
+            for name in ("default", "tuned") if system.tuned else ("default",):
+                title = f"{system.title}, tuned" if name == "tuned" else system.title
+                cells = (of.get(it, {}).get(name, {}).get("verdict", NOT_RUN) for it in LOADS)
+                lines.append([title, *cells])
+        return "".join(f"| {' | '.join(line)} |\n" for line in lines)
+
     def declared(self) -> str:
         """Return a table of the options and the versions with which each system was run."""
         lines = ["| system | by default | tuned: also | versions | run on |\n", "|---|---|---|---|---|\n"]
@@ -81,6 +96,7 @@ class Verdicts:
         """Return the text of the page with its tables."""
         for mark, names in TABLES.items():
             text = replaced(text, mark, self.table(names))
+        text = replaced(text, "speed", self.speed())
         return replaced(text, "declared", self.declared())
 
 

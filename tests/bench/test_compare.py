@@ -75,13 +75,13 @@ def test_system_without_a_sensible_setting_is_played_by_its_defaults_alone() -> 
     assert settings_of("child", load("dbos")) == []
 
 
-def test_speed_of_a_journal_has_makespan_hand_off_order_and_missing_runs() -> None:
+def test_speed_of_a_journal_has_runs_makespan_hand_off_and_order() -> None:
     keys = {"noop#0": "a", "noop#1": "a", "noop#2": "a", "noop#3": "b", "noop#4": "b"}
     starts = [Event(float(at), 1, "start", f"noop#{n}") for at, n in enumerate((0, 2, 1, 3))]
     ends = [event._replace(at=event.at + 0.5, what="end") for event in starts]
     found = figures(keys, starts, ends)
-    assert (found.makespan, found.half, found.late) == (3.5, 0.5, 0.5)
-    assert (found.overtaken, found.missing) == (1, 1)
+    assert found == (4, 3.5, 0.5, 0.5, 1)
+    assert str(found) == "4 in 3.5 s; 500.0 and 500.0 ms; 1 overtaken"
 
 
 def test_compared_scene_is_played_with_real_processes() -> None:
