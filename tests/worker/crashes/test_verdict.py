@@ -150,6 +150,21 @@ def test_tasks_in_another_order_are_a_fault(case: Recorded) -> None:
     assert case.faults(is_late=True) == ["c began before b"]
 
 
+@pytest.mark.parametrize("is_asked", [True, False])
+def test_a_task_may_begin_late_if_its_process_stood_still_before_its_body(
+    case: Recorded, *, is_asked: bool
+) -> None:
+    case.end["how"] = "pause"
+    case.die()
+    for tag in "ab":
+        case.call("ordered", tag)
+    case.run("b", SURVIVOR, "ordered")
+    if is_asked:
+        case.record.write("request", role="child 1", number=1, moment="after", label="EVALSHA", pid=VICTIM)
+    case.run("a", VICTIM, "ordered")
+    assert case.faults(is_late=False) == (["b began before a"] if is_asked else [])
+
+
 def test_a_duplicate_that_runs_is_a_fault(case: Recorded) -> None:
     for tag in ("a", "duplicate"):
         for attempt in (0, 1):

@@ -153,7 +153,8 @@ class Verdict:
     def _disorder(self) -> Iterator[str]:
         """Yield the tasks that began before an earlier call of their key.
 
-        With early acknowledgement a task that the dead worker had fetched goes to the end of the line.
+        With early acknowledgement a task that the dead worker had fetched goes to the end of the line. One
+        whose process stood still between its grant and its body begins when that goes on.
         """
         again = set() if self.is_late else self.lane.at_broker | self.lane.popped
         tags = [call.tag for call in self.lane.calls if call.name == "ordered" and call.id not in again]
@@ -161,7 +162,7 @@ class Verdict:
             (tag, event["at"])
             for tag in tags
             for event in self.lane.journal.events("start", tag=tag)[:1]
-            if tag != "probe"
+            if tag != "probe" and not self._has_stood_still(event)
         ]
         for (earlier, since), (tag, at) in combinations(began, 2):
             if at < since:
