@@ -159,6 +159,9 @@ def test_settings_that_may_lose_messages_are_told_and_are_no_warning(make_desk: 
     desk.app.task(name="desk.late", shared=False, exclusive=Exclusive(), acks_late=True)(body)
     (early,) = messages(desk)
     assert early.startswith("1 task with options acknowledges early (desk.early): ")
+    desk.app.task(name="desk.early too", shared=False, exclusive=Exclusive())(body)
+    (early,) = messages(desk)
+    assert early.startswith("2 tasks with options acknowledge early (desk.early and others): ")
 
     rabbit = make_desk(broker_url="pyamqp://127.0.0.1:1")
     assert "confirm_publish" in messages(rabbit)[1]

@@ -250,6 +250,20 @@ def test_a_task_whose_offers_no_worker_accepts_is_aside_and_trouble(desk: Desk) 
 
 
 @pytest.mark.proves("locks why")
+def test_a_line_of_a_free_key_that_no_worker_offers_is_trouble_after_a_minute(desk: Desk) -> None:
+    key = key_of(desk)
+    hold(desk, key, ttl=1)
+    park(desk, key, "b", "c")
+    desk.pass_time(30)
+    assert why(desk, "b")[1].endswith("no task holds it")
+    desk.pass_time(31)
+    for subject in ("b", "c", key):
+        reason, sentence = why(desk, subject, code=1)
+        assert reason == "in_line"
+        assert sentence.endswith("no task holds it: is there a worker for its queue that knows its task?")
+
+
+@pytest.mark.proves("locks why")
 def test_a_task_whose_wait_is_over_is_told_so(desk: Desk) -> None:
     key = key_of(desk)
     hold(desk, key, ttl=600)

@@ -155,6 +155,11 @@ def behind_sentinel(
 
 
 @pytest.fixture
+def in_another_database(server: RedisServer) -> tuple[str, str]:
+    return "select", url_of_user(server).replace("/0", "/1")
+
+
+@pytest.fixture
 def with_a_replica(server: RedisServer, start_redis: Callable[..., RedisServer]) -> tuple[str, str]:
     with server.client() as client:
         client.config_set("repl-diskless-sync-delay", 0)
@@ -164,15 +169,16 @@ def with_a_replica(server: RedisServer, start_redis: Callable[..., RedisServer])
 
 
 @pytest.mark.promise(
-    "The smallest Redis user needs `+role` behind Sentinel, and `+wait` for `?replicas=`, and nothing else "
-    "there, on both servers; without it no worker starts, and the error names it",
+    "The smallest Redis user needs `+role` behind Sentinel, `+select` for another database than 0, and "
+    "`+wait` for `?replicas=`, and nothing else there, on both servers; without it no worker starts, and the "
+    "error names it",
     broke=(
-        "red before: a worker without `+wait` started, and none of its tasks could begin. An error that "
-        "names no command"
+        "red before: a worker without `+wait` started, and none of its tasks could begin; without `+select` "
+        "the server did not answer. An error that names no command"
     ),
 )
-@pytest.mark.parametrize("shape", ["behind_sentinel", "with_a_replica"])
-def test_the_smallest_user_needs_one_right_more_behind_sentinel_and_for_replicas(
+@pytest.mark.parametrize("shape", ["behind_sentinel", "in_another_database", "with_a_replica"])
+def test_the_smallest_user_needs_one_right_more_behind_sentinel_elsewhere_and_for_replicas(
     server: RedisServer, request: pytest.FixtureRequest, shape: str
 ) -> None:
     right, url = request.getfixturevalue(shape)

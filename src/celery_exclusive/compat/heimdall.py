@@ -105,7 +105,7 @@ def _by_name(cls: Any, key: Callable[[Any, Any], str]) -> Callable[..., str]:
     def key_of_call(*args: Any, **kwargs: Any) -> str:
         return key(args, {**dict(zip(names, args, strict=False)), **kwargs})
 
-    key_of_call.__qualname__ = getattr(key, "__qualname__", "key")  # as the new spelling shows it
+    key_of_call.__qualname__ = f"lambda {', '.join(names)}: ..."  # as the new spelling shows it
     return key_of_call
 
 

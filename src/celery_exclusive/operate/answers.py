@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Final
 
 from celery_exclusive.core.key_state import PUBLISHED
 from celery_exclusive.display import duration, escaped, printable
+from celery_exclusive.operate.problems import NO_WORKER_AFTER
 
 if TYPE_CHECKING:
     from celery_exclusive.errors import StoreUnavailable
@@ -92,7 +93,8 @@ def of_waiting(key: KeyState, task: WaitingTask) -> Answer:
         text += f"; it {'gives up' if task.gives_up else 'expires'} in {duration(task.ends_in)}"
     if task.deaths:
         text += f"; workers that ran it have died: {task.deaths}"
-    return Answer(reason, text, show, reason == "aside" or _is_stuck(key), task.task_id, key, waiting=task)
+    is_trouble = reason == "aside" or _is_stuck(key) or (reason == "in_line" and _is_left(key))
+    return Answer(reason, text, show, is_trouble, task.task_id, key, waiting=task)
 
 
 def of_holder(key: KeyState, holder: LockHolder) -> Answer:
@@ -211,7 +213,7 @@ def holder_text(holder: LockHolder) -> str:
 
 def _held(key: KeyState) -> str:
     if not key.holders:
-        return "no task holds it"
+        return f"no task holds it{': is there a worker for its queue that knows its task?' * _is_left(key)}"
     others = len(key.holders) - 1 + key.other_holders
     more = f", and by {others:,} more (limit {key.limit:,})" if others else ""
     return f"held by {holder_text(key.holders[0])}{more}"
@@ -247,3 +249,9 @@ def _of_queue(key: KeyState) -> str:
 
 def _is_stuck(key: KeyState) -> bool:
     return any(holder.is_dead for holder in key.holders)
+
+
+def _is_left(key: KeyState) -> bool:
+    """Whether no task has had the key, or an offer, for so long that there may be no worker."""
+    waits = [task.age for task in key.line if task.not_before is None and not task.is_offered]
+    return not key.holders and len(waits) == len(key.line) and max(waits, default=0) >= NO_WORKER_AFTER

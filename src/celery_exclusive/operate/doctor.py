@@ -95,14 +95,11 @@ def _messages(services: Services) -> Iterator[Check]:
     conf = services.app.conf
     early = [task.name for task in tasks_with_options(services) if not task.acks_late]
     if early:
-        number = (
-            f"{len(early)} tasks with options acknowledge"
-            if early[1:]
-            else "1 task with options acknowledges"
-        )
-        text = (
-            f"{number} early ({printable(early[0])}): a run whose worker dies is lost, unless acks_late=True"
-        )
+        name = printable(early[0])
+        who = f"{len(early)} tasks with options acknowledge early ({name} and others)"
+        if not early[1:]:
+            who = f"1 task with options acknowledges early ({name})"
+        text = f"{who}: a run whose worker dies is lost, unless acks_late=True"
         yield Check("messages", "ok", text)
     else:
         yield Check("messages", "ok", "all tasks with options acknowledge late")

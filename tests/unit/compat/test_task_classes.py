@@ -197,6 +197,11 @@ def test_a_method_that_nothing_calls_any_more_is_refused(
             {"heimdall": {"unique": True}},
             ["compat.heimdall", "unique_timeout", "unique=Unique("],
         ),
+        (
+            HeimdallTask,
+            {"heimdall": {"unique": True, "key": lambda _, kwargs: str(kwargs)}},
+            ["unique=Unique(key=lambda url: ...)"],
+        ),
         (SingleTask, {"TAG": "A"}, ["compat.single_task", "False", "exclusive=Exclusive(key='lock_a'"]),
         (
             UniqueCeleryTask,

@@ -277,7 +277,7 @@ class Client:
         try:
             connection.connect()
             self.use_protocol(connection)
-        except (exceptions.BusyLoadingError, exceptions.AuthenticationError):
+        except (exceptions.BusyLoadingError, exceptions.AuthenticationError, exceptions.NoPermissionError):
             raise
         except (exceptions.RedisError, OSError, UnicodeError) as error:  # UnicodeError: not a host name
             raise _Unreachable(str(error)) from error
