@@ -27,7 +27,8 @@ class Case:
         for event in self.lane.record.events("request", moment="after"):
             counts[event["role"]] = max(counts[event["role"]], event["number"])
         assert counts.keys() >= set(self.scenario.needs), counts
-        return {role: counts[role] for role in self.scenario.roles if role in counts}
+        most = self.scenario.most
+        return {role: min(counts[role], most) for role in self.scenario.roles if role in counts}
 
     def run(self, point: Point) -> bool:
         """Play it with the end of a process at this point; False if no process has come there."""
