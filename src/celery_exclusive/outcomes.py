@@ -275,7 +275,7 @@ def runs_without_option(subject: Subject) -> None:
 
 
 def stale(subject: Subject) -> None:
-    text = "a second copy of the message of %s was dropped: the task runs, or has finished, under lock %s"
+    text = "%s dropped: another copy of its message runs, or has finished, under lock %s"
     logger.info(text, subject, subject.lock, extra=_fields(subject))
 
 

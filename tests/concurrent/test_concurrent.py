@@ -24,7 +24,7 @@ from celery_exclusive.core.operations import (
 )
 from celery_exclusive.stores.base import Reply
 from tests.concurrent.__main__ import Run
-from tests.concurrent.calls import NOT_DONE, Asked, Call, Keep, read, write
+from tests.concurrent.calls import Asked, Call, Keep, read, write
 from tests.concurrent.client import Process
 from tests.concurrent.play import play, with_skips
 from tests.concurrent.round import KEYS, Fault, Round
@@ -167,10 +167,14 @@ def test_a_planted_fault_is_found(
 def test_data_that_a_server_has_lost_are_missed(
     processes: list[Process], tmp_path: Path, store: str, lose: Callable[[Stage], None]
 ) -> None:
+    """A standby that takes over may have lacked nothing that another call looks at, so it does so again."""
+    faults: list[str] = []
     with or_leave_out(STAGES[store]) as stage:
-        plan = Round(url=stage.url, directory=str(tmp_path), prefix="c", seed=os.getpid(), calls=60)
-        verdict = judge(play(plan, stage, processes, [lambda: lose(stage)]))
-    assert verdict.faults
+        for seed in range(os.getpid(), os.getpid() + 5):
+            plan = Round(url=stage.url, directory=str(tmp_path), prefix=f"c{seed}", seed=seed, calls=60)
+            if faults := judge(play(plan, stage, processes, [lambda: lose(stage)])).faults:
+                break
+    assert faults
 
 
 @pytest.mark.proves("controls of concurrent histories")
@@ -281,11 +285,10 @@ def test_a_fault_is_explained_by_the_calls_of_its_key() -> None:
     assert "step answers Reply(answer=Held(by=(Owner(id='a', age=2, remaining=998, fence=10" in fault
 
 
-def test_a_renewal_on_a_new_connection_may_have_been_done_though_the_store_could_not_look() -> None:
+def test_a_renewal_may_have_been_done_though_the_store_could_not_look() -> None:
     renewals = (("key", Renew("a", "t1", 5)), ("another", Renew("a", "t1", 5)))
     both = replace(answered(A, 10, 11, GRANTED), operation=Keep(renewals), reply=[None, True])
-    assert [call.reply for call in both.parts] == [NOT_DONE, Reply(Applied(True))]
-    unknown, known = replace(both, has_connected=True).parts
+    unknown, known = both.parts
     assert (unknown.key, unknown.end, unknown.last) == ("key", None, 11)
     assert (known.key, known.end, known.reply) == ("another", 11, Reply(Applied(True)))
 
