@@ -57,13 +57,12 @@ class Verdicts:
         """Return a table with a row per scene and a column per system."""
         systems = [load(name) for name in names]
         head = ["", *(system.title for system in systems)]
-        lines = [head, ["---"] * len(head)]
-        lines += [[file.WHAT, *(self.cell(system, row) for system in systems)] for row, file in ROWS.items()]
-        return "".join(f"| {' | '.join(line)} |\n" for line in lines)
+        lines = [[file.WHAT, *(self.cell(system, row) for system in systems)] for row, file in ROWS.items()]
+        return _table(head, lines)
 
     def speed(self) -> str:
         """Return a table with a row per system and setting, and a column per load."""
-        lines = [["", *LOADS], ["---"] * (1 + len(LOADS))]
+        lines = []
         for system in map(load, NAMES):
             if reason := system.lacks.get("speed"):
                 lines.append([system.title, f"{NOT_RUN}: {reason}", *("-" * (len(LOADS) - 1))])
@@ -73,7 +72,7 @@ class Verdicts:
                 title = f"{system.title}, tuned" if name == "tuned" else system.title
                 cells = (of.get(it, {}).get(name, {}).get("verdict", NOT_RUN) for it in LOADS)
                 lines.append([title, *cells])
-        return "".join(f"| {' | '.join(line)} |\n" for line in lines)
+        return _table(["", *LOADS], lines)
 
     def declared(self) -> str:
         """Return a table of the options and the versions with which each system was run."""
@@ -103,6 +102,10 @@ class Verdicts:
 def options(system: System, *, is_tuned: bool) -> str:
     """Return how the task was declared, as text."""
     return f"{system.default}; {system.tuned}" if is_tuned else system.default
+
+
+def _table(head: list[str], lines: list[list[str]]) -> str:
+    return "".join(f"| {' | '.join(line)} |\n" for line in (head, ["---"] * len(head), *lines))
 
 
 def _name(setting: dict[str, Any]) -> str:

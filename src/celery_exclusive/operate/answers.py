@@ -52,6 +52,7 @@ def of_waiting(key: KeyState, task: WaitingTask) -> Answer:
     """Answer for a task that waits for a key."""
     show, lasts = command("locks", "show", key.key), f"for {duration(task.age)}"
     reason: Reason
+    is_trouble = _is_stuck(key)
     if task.over is not None:
         reason = "replaced" if task.over else "given_up"
         cause = (
@@ -60,7 +61,7 @@ def of_waiting(key: KeyState, task: WaitingTask) -> Answer:
         text = f"ENDS without a run: {cause} in the line of {named(key)}, {lasts}; a worker ends it soon"
         show = _IS_THERE_A_WORKER
     elif task.is_aside:
-        reason = "aside"
+        reason, is_trouble = "aside", True
         text = (
             f"ASIDE in the line of {named(key)}, {lasts}: no worker accepted its offers. Is "
             "there one for its queue that knows its task?"
@@ -89,11 +90,13 @@ def of_waiting(key: KeyState, task: WaitingTask) -> Answer:
         reason = "in_line"
         text = f"WAITING: place {task.place:,} of {key.waiting:,} for {named(key)}, {lasts}; {_held(key)}"
         show = show if key.holders else _IS_THERE_A_WORKER
+        if _is_left(key):
+            text += ": is there a worker for its queue that knows its task?"
+            is_trouble = True
     if task.ends_in is not None and task.over is None:
         text += f"; it {'gives up' if task.gives_up else 'expires'} in {duration(task.ends_in)}"
     if task.deaths:
         text += f"; workers that ran it have died: {task.deaths}"
-    is_trouble = reason == "aside" or _is_stuck(key) or (reason == "in_line" and _is_left(key))
     return Answer(reason, text, show, is_trouble, task.task_id, key, waiting=task)
 
 
@@ -213,7 +216,7 @@ def holder_text(holder: LockHolder) -> str:
 
 def _held(key: KeyState) -> str:
     if not key.holders:
-        return f"no task holds it{': is there a worker for its queue that knows its task?' * _is_left(key)}"
+        return "no task holds it"
     others = len(key.holders) - 1 + key.other_holders
     more = f", and by {others:,} more (limit {key.limit:,})" if others else ""
     return f"held by {holder_text(key.holders[0])}{more}"
@@ -253,5 +256,6 @@ def _is_stuck(key: KeyState) -> bool:
 
 def _is_left(key: KeyState) -> bool:
     """Whether no task has had the key, or an offer, for so long that there may be no worker."""
-    waits = [task.age for task in key.line if task.not_before is None and not task.is_offered]
-    return not key.holders and len(waits) == len(key.line) and max(waits, default=0) >= NO_WORKER_AFTER
+    if key.holders or any(task.is_offered or task.not_before is not None for task in key.line):
+        return False
+    return (key.oldest_wait or 0) >= NO_WORKER_AFTER

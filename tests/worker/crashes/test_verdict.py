@@ -51,6 +51,10 @@ class Recorded:
         message = {"acknowledges": tag, "publish": "0", "promoted": None}
         self.record.write("request", label="ack", role="main", number=2, moment="after", **message)
 
+    def ask(self) -> None:
+        """Let the victim's child make a request now."""
+        self.record.write("request", role="child 1", number=1, moment="after", label="EVALSHA", pid=VICTIM)
+
     def die(self) -> None:
         """Let the victim be killed now."""
         self.record.write("now")
@@ -160,7 +164,7 @@ def test_a_task_may_begin_late_if_its_process_stood_still_before_its_body(
         case.call("ordered", tag)
     case.run("b", SURVIVOR, "ordered")
     if is_asked:
-        case.record.write("request", role="child 1", number=1, moment="after", label="EVALSHA", pid=VICTIM)
+        case.ask()
     case.run("a", VICTIM, "ordered")
     assert case.faults(is_late=False) == (["b began before a"] if is_asked else [])
 
@@ -210,7 +214,7 @@ def test_a_body_that_stood_still_is_told_or_was_granted_its_lease_before(case: R
     case.end["how"] = "pause"
     case.die()
     if told == "asked":
-        case.record.write("request", role="child 1", number=1, moment="after", label="EVALSHA", pid=VICTIM)
+        case.ask()
     case.run("a", VICTIM, ends=False)
     case.run("a", SURVIVOR, attempt=1)
     if told == "lost":

@@ -33,6 +33,8 @@ CODES: dict[str, type[exceptions.RedisError]] = {
     "CLUSTERDOWN": exceptions.ClusterDownError,
 }
 """The first words of errors. The texts of errors of these types are without them."""
+_REFUSALS = (exceptions.BusyLoadingError, exceptions.AuthenticationError, exceptions.NoPermissionError)
+"""What a server says to each request of this user, so that a new connection does not help."""
 _ARGUMENTS = ", with args beginning with"
 """After these words a server repeats the arguments of a command: passwords and keys."""
 _TIMEOUTS = ("socket_timeout", "socket_connect_timeout")
@@ -198,7 +200,7 @@ class Client:
             if begun and begun.pid == os.getpid():
                 return self._try(begun, None, replicas)
             return self._try(self._idle.pop() or self._open(), command, replicas)
-        except (exceptions.BusyLoadingError, exceptions.AuthenticationError, exceptions.NoPermissionError):
+        except _REFUSALS:
             raise
         except exceptions.ResponseError as error:
             if not _is_of_replica(error):
@@ -277,7 +279,7 @@ class Client:
         try:
             connection.connect()
             self.use_protocol(connection)
-        except (exceptions.BusyLoadingError, exceptions.AuthenticationError, exceptions.NoPermissionError):
+        except _REFUSALS:
             raise
         except (exceptions.RedisError, OSError, UnicodeError) as error:  # UnicodeError: not a host name
             raise _Unreachable(str(error)) from error
