@@ -87,7 +87,8 @@ def why(desk: Desk, *words: str, code: int = 0) -> tuple[str | None, str]:
     name="locks why",
     broke=(
         "the place of the first ten for all; the unique key of a waiting task before its lock; the renewal "
-        "without the task's ttl; a signed message shown without its secret"
+        "without the task's ttl; a signed message shown without its secret; "
+        "a line without a worker that is no trouble"
     ),
 )
 def test_a_waiting_task_is_told_its_place_its_holder_and_the_holders_worker(desk: Desk) -> None:
