@@ -25,7 +25,7 @@ def play(folder: Path, url: str) -> dict[str, Any]:
 def policies(folder: Path, url: str) -> dict[str, list[Event]]:
     """Send three calls of each policy, and return the events of each."""
     with Lab(url, folder, CONF, "tests.worker.shop_pictures") as lab:
-        lab.start_worker("w1", concurrency=10)
+        worker = lab.start_worker("w1", concurrency=10)
         lab.send("wait", "another", "another", 0.0).get(timeout=60)  # the first call of a process connects
         tags: dict[str, str] = {}
         begin = time.monotonic_ns()
@@ -39,6 +39,7 @@ def policies(folder: Path, url: str) -> dict[str, list[Event]]:
                 tags.setdefault(call.id, tag)
             lab.journal.wait_for("start", len(POLICIES) - 1)  # before another call can overtake one of these
         lab.journal.wait_for("end", tag="wait 3")
+        worker.stop()  # after it has acknowledged all messages, else workers of the next picture get them
         events = [{"tag": tags.get(event.get("id", "")), **event} for event in lab.journal.events()]
     return {
         policy: timed([event for event in events if (event["tag"] or "").startswith(policy)], begin)
