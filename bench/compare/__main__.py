@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import time
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import asdict
 from functools import partial
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -28,12 +29,13 @@ def main() -> None:
     parser.add_argument("--environments", type=Path, help="keep the environments here, for the next time")
     parser.add_argument("--page", action="store_true", help="only write the page from verdicts.json")
     parser.add_argument("--speed", action="store_true", help="measure speed instead, on a quiet machine")
+    parser.add_argument("--load", action="append", choices=speed.LOADS, help="only this load of --speed")
     asked = parser.parse_args()
     kept = Verdicts()
     if asked.speed:
         with TemporaryDirectory(prefix="compare-") as folder:
             for system in map(load, asked.systems or NAMES):
-                measure(kept, system, asked.environments or Path(folder))
+                measure(asked.load or list(speed.LOADS), kept, system, asked.environments or Path(folder))
     elif not asked.page:
         with TemporaryDirectory(prefix="compare-") as folder, ThreadPoolExecutor(asked.jobs) as pool:
             run = partial(play_all, asked.row or list(ROWS), kept, asked.environments or Path(folder))
@@ -58,14 +60,18 @@ def play_all(rows: list[str], kept: Verdicts, folder: Path, system: System) -> N
                 kept.add(system, row, setting, verdict)
 
 
-def measure(kept: Verdicts, system: System, folder: Path) -> None:
-    """Measure one system, unless its adapter says why not."""
-    if "speed" in system.lacks:
-        print(f"{system.name}: not run: {system.lacks['speed']}", flush=True)
-        return
-    for name, setting, figures in speed.run(system, environment.make(system, folder)):
-        print(f"{system.name} {name} {setting}: {figures}", flush=True)
-        kept.add(system, name, setting, str(figures))
+def measure(loads: list[str], kept: Verdicts, system: System, folder: Path) -> None:
+    """Measure one system. A load that fails leaves its figures as they were, and says so."""
+    python = environment.make(system, folder)
+    for name in speed.loads_of(system):
+        if name not in loads:
+            continue
+        try:
+            for setting, figures in speed.run(system, python, name):
+                print(f"{system.name} {name} {setting}: {figures}", flush=True)
+                kept.add(system, name, setting, asdict(figures))
+        except Exception as error:  # noqa: BLE001 - the other loads go on
+            print(f"{system.name} {name}: NOT RUN: {type(error).__name__}: {error}", flush=True)
 
 
 def settings_of(row: str, system: System) -> list[dict[str, Any]]:

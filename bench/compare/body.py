@@ -39,6 +39,13 @@ def door(folder: str, tag: str) -> Path:
     return Path(folder, f"open-{tag.partition('#')[0]}")
 
 
+def ended(folder: str) -> int:
+    """Return how many calls have ended or were dropped so far, sooner than `events` would."""
+    journal = Path(folder, JOURNAL)
+    text = journal.read_bytes() if journal.exists() else b""
+    return text.count(b" end ") + text.count(b" skipped ")
+
+
 def events(folder: str) -> list[Event]:
     """Return all events so far, in the order in which they were written."""
     journal = Path(folder, JOURNAL)

@@ -20,6 +20,8 @@ class Place:
     """How many tasks the worker runs at the same time."""
     timeout: int = 0
     """Seconds after which the lock expires; 0 means the system's default."""
+    is_bare: bool = False
+    """Whether the task is declared without a lock."""
     redelivery: int = 0
     """Seconds after which an unfinished message is delivered again; 0 means the system's default."""
 

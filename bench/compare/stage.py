@@ -83,6 +83,10 @@ class Stage:
         found = body.events(self.place.folder)
         return [event for event in found if event.what == what and tag in ("", event.tag)]
 
+    def ended(self) -> int:
+        """Return how many calls have ended or were dropped so far."""
+        return body.ended(self.place.folder)
+
     def wait_for(self, what: str, tag: str, seconds: float = START) -> Event:
         if not self.wait(lambda: bool(self.events(what, tag)), seconds):
             raise TimeoutError(f"{self.system.name}: no {what} of {tag} within {seconds:g} s")

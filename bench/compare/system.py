@@ -46,6 +46,8 @@ class System:
     """The pattern of the locks' keys in Redis; empty if there are none."""
     received: str
     """What the log of a worker says of each message that it received; empty if it says nothing."""
+    refuses: bool
+    """Whether a duplicate is refused when it is called."""
     patience: float
     """Seconds after a kill in which the run and the next call may begin."""
 
@@ -73,5 +75,6 @@ def load(name: str) -> System:
         module.LACKS,
         getattr(module, "KEYS", ""),
         getattr(module, "RECEIVED", ""),
+        getattr(module, "REFUSES", False),
         getattr(module, "PATIENCE", PATIENCE),
     )

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from bench.compare.rows import ROWS
-from bench.compare.speed import LOADS
+from bench.compare.speed import LOADS, Figures, loads_of
 from bench.compare.system import FAMILY, HERE, NAMES, System, load
 from bench.report import replaced
 
@@ -30,7 +30,7 @@ class Verdicts:
         """All verdicts, as the file has them now."""
         return dict(json.loads(self._file.read_text())) if self._file.exists() else {}
 
-    def add(self, system: System, row: str, setting: dict[str, Any], verdict: str) -> None:
+    def add(self, system: System, row: str, setting: dict[str, Any], verdict: str | dict[str, Any]) -> None:
         """Keep a verdict, with its date, its options and the versions that reached it."""
         kept = self.kept
         kept.setdefault(system.name, {}).setdefault(row, {})[_name(setting)] = {
@@ -67,12 +67,16 @@ class Verdicts:
             if reason := system.lacks.get("speed"):
                 lines.append([system.title, f"{NOT_RUN}: {reason}", *("-" * (len(LOADS) - 1))])
                 continue
-            of = self.kept.get(system.name, {})
             for name in ("default", "tuned") if system.tuned else ("default",):
                 title = f"{system.title}, tuned" if name == "tuned" else system.title
-                cells = (of.get(it, {}).get(name, {}).get("verdict", NOT_RUN) for it in LOADS)
-                lines.append([title, *cells])
+                lines.append([title, *(self._figures(system, load, name) for load in LOADS)])
         return _table(["", *LOADS], lines)
+
+    def _figures(self, system: System, load: str, setting: str) -> str:
+        if load not in loads_of(system) or (setting == "tuned" and not LOADS[load].has_lock):
+            return "-"
+        cell = self.kept.get(system.name, {}).get(load, {}).get(setting)
+        return str(Figures(**cell["verdict"])) if cell else NOT_RUN
 
     def declared(self) -> str:
         """Return a table of the options and the versions with which each system was run."""

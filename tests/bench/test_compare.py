@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import sys
+from dataclasses import replace
 from importlib import import_module
 from pathlib import Path
 
@@ -12,7 +13,7 @@ import pytest
 from bench.compare.__main__ import settings_of
 from bench.compare.body import Event
 from bench.compare.rows import ROWS, slot
-from bench.compare.speed import figures
+from bench.compare.speed import LOADS, Figures, figures, hand_offs, loads_of, overtaking
 from bench.compare.stage import Stage
 from bench.compare.system import HERE, NAMES, load
 from bench.compare.verdicts import PAGE, Verdicts
@@ -71,17 +72,49 @@ def test_verdict_of_the_tuned_setting_stands_beside_the_default_where_they_diffe
 
 def test_system_without_a_sensible_setting_is_played_by_its_defaults_alone() -> None:
     assert settings_of("child", load("once")) == [{}, {"is_tuned": True}]
-    assert settings_of("worker", load("dbos")) == [{}]
-    assert settings_of("child", load("dbos")) == []
+    plain = replace(load("dbos"), tuned="")
+    assert settings_of("worker", plain) == [{}]
+    assert settings_of("child", plain) == []
 
 
 def test_speed_of_a_journal_has_runs_makespan_hand_off_and_order() -> None:
     keys = {"noop#0": "a", "noop#1": "a", "noop#2": "a", "noop#3": "b", "noop#4": "b"}
     starts = [Event(float(at), 1, "start", f"noop#{n}") for at, n in enumerate((0, 2, 1, 3))]
     ends = [event._replace(at=event.at + 0.5, what="end") for event in starts]
-    found = figures(keys, starts, ends)
-    assert found == (4, 3.5, 0.5, 0.5, 1)
-    assert str(found) == "4 in 3.5 s; 500.0 and 500.0 ms; 1 overtaken"
+    found = figures(keys, 5, starts, ends, dropped=1)
+    assert found == Figures(5, 4, 1, 3.5, 1, 0.5, 0.5)
+    text = "4 of 5 in 3.5 s<br>1 dropped<br>next run after 500.0 ms, p99 500.0 ms<br>1 out of order"
+    assert str(found) == text
+
+
+def test_speed_of_a_noisy_tenant_says_when_the_quiet_ones_were_done() -> None:
+    keys = {"noop#0": "tenant-0", "noop#1": "noisy", "noop#2": "noisy"}
+    starts = [Event(float(n), 1, "start", f"noop#{n}") for n in range(3)]
+    ends = [event._replace(at=event.at + 0.5, what="end") for event in starts]
+    assert figures(keys, 3, starts, ends).others == 0.5
+    assert figures(keys, 3, starts, ends[1:]).others is None
+
+
+def test_a_killed_run_leaves_no_hand_off() -> None:
+    events = [
+        Event(float(at), 1, what, "noop#1") for at, what in enumerate(("start", "start", "end", "start"))
+    ]
+    assert hand_offs(events) == [1.0]
+
+
+@pytest.mark.parametrize(
+    ("order", "count"), [([1, 2, 3], 0), ([3, 1, 2], 1), ([5, 6, 7, 1, 2, 3], 3), ([2, 1], 1)]
+)
+def test_a_run_is_out_of_order_if_it_began_before_an_earlier_call(order: list[int], count: int) -> None:
+    assert overtaking(order) == count
+
+
+def test_speed_has_the_loads_that_mean_something_for_a_system() -> None:
+    assert loads_of(load("ours")) == [*LOADS]
+    assert loads_of(load("once")) == ["a key each", "killed worker"]
+    assert loads_of(load("cookbook")) == [*LOADS][1:]
+    assert loads_of(load("docket")) == [*LOADS]
+    assert loads_of(load("bullmq")) == []
 
 
 def test_compared_scene_is_played_with_real_processes() -> None:

@@ -12,7 +12,7 @@ from bench.compare.place import Place
 TITLE = "DBOS"
 SERVER = "postgres"
 DEFAULT = "register_queue(..., partition_concurrency=1), queue_partition_key=key"
-TUNED = ""
+TUNED = "polling_interval_sec=0.1"
 PACKAGES = ("dbos", "psycopg")
 READY = "DBOS launched!"
 LACKS = {
@@ -38,7 +38,9 @@ def work(place: Place) -> None:
         step(tag)
 
     DBOS.launch()
-    DBOS.register_queue("compare", worker_concurrency=place.slots, partition_concurrency=1)
+    polling = {"polling_interval_sec": 0.1} if place.is_tuned else {}
+    lock = {} if place.is_bare else {"partition_concurrency": 1}
+    DBOS.register_queue("compare", worker_concurrency=place.slots, **lock, **polling)
     threading.Event().wait()
 
 
@@ -50,6 +52,8 @@ def client(place: Place) -> Any:
 
 
 def send(place: Place, key: str, tag: str) -> str:
-    options: Any = {"workflow_name": "run", "queue_name": "compare", "queue_partition_key": key}
+    options: Any = {"workflow_name": "run", "queue_name": "compare"}
+    if not place.is_bare:
+        options["queue_partition_key"] = key
     client(place).enqueue(options, key, tag)
     return "sent"

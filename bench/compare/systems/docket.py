@@ -1,6 +1,7 @@
 """docket: a queue in Redis Streams whose ConcurrencyLimit lets one task of a key run."""
 
 import asyncio
+from concurrent.futures import ThreadPoolExecutor
 from datetime import timedelta
 from functools import cache
 from typing import Annotated, Any
@@ -21,12 +22,19 @@ LACKS = {"child": "its worker is one process", "chord": "it has no chords"}
 
 
 @cache
-def task(folder: str) -> Any:
+def task(place: Place) -> Any:
     from docket import ConcurrencyLimit
+
+    if place.is_bare:
+
+        async def bare(key: str, tag: str) -> None:  # noqa: ARG001 - as below
+            await asyncio.to_thread(body.run, place.folder, tag)
+
+        return bare
 
     # docket reads the annotation itself: it must not be a string.
     async def run(key: Annotated[str, ConcurrencyLimit(1)], tag: str) -> None:  # noqa: ARG001 - the lock's
-        await asyncio.to_thread(body.run, folder, tag)
+        await asyncio.to_thread(body.run, place.folder, tag)
 
     return run
 
@@ -41,20 +49,25 @@ def work(place: Place) -> None:
     redelivery: dict[str, Any] = {"redelivery_timeout": timedelta(seconds=seconds)} if seconds else {}
 
     async def forever() -> None:
+        asyncio.get_running_loop().set_default_executor(ThreadPoolExecutor(place.slots))
         async with Docket(name="compare", url=place.url) as docket:
-            docket.register(task(place.folder))
+            docket.register(task(place))
             async with Worker(docket, concurrency=place.slots, **redelivery) as worker:
                 await worker.run_forever()
 
     asyncio.run(forever())
 
 
-def send(place: Place, key: str, tag: str) -> str:
+@cache
+def caller(place: Place) -> tuple[asyncio.AbstractEventLoop, Any]:
+    """Return the loop and the docket of all calls of a process."""
     from docket import Docket
 
-    async def add() -> None:
-        async with Docket(name="compare", url=place.url) as docket:
-            await docket.add(task(place.folder))(key, tag)
+    loop = asyncio.new_event_loop()
+    return loop, loop.run_until_complete(Docket(name="compare", url=place.url).__aenter__())
 
-    asyncio.run(add())
+
+def send(place: Place, key: str, tag: str) -> str:
+    loop, docket = caller(place)
+    loop.run_until_complete(docket.add(task(place))(key, tag))
     return "sent"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from contextlib import nullcontext
 from functools import cache
 from typing import Any
 
@@ -46,7 +47,8 @@ def tasks(place: Place) -> dict[str, Any]:
 
     @dramatiq.actor(**(backoff if place.is_tuned else {}))
     def run(key: str, tag: str) -> None:
-        with ConcurrentRateLimiter(backend, f"lock-{key}", limit=1, **ttl).acquire():
+        limiter = ConcurrentRateLimiter(backend, f"lock-{key}", limit=1, **ttl)
+        with nullcontext() if place.is_bare else limiter.acquire():
             body.run(place.folder, tag)
 
     @dramatiq.actor

@@ -12,9 +12,10 @@ from bench.compare.systems import _celery
 TITLE = "celery-heimdall"
 SERVER = "redis"
 DEFAULT = 'base=HeimdallTask, heimdall={"unique": True, "key": ...}'
-TUNED = f'"unique_timeout": 60, {_celery.LATE}'
+TUNED = f'"unique_timeout": 60, "unique_lock_blocking": False, {_celery.LATE}'
 PACKAGES = ("celery-heimdall", "celery", "kombu", "redis")
 READY, RECEIVED = _celery.READY, _celery.RECEIVED
+REFUSES = True
 KEYS = "h-lock:*"
 LACKS: dict[str, str] = {}
 
@@ -26,6 +27,8 @@ def task(place: Place) -> Any:
     heimdall: dict[str, Any] = {"unique": True, "key": lambda args, _kwargs: args[0]}
     if place.timeout or place.is_tuned:
         heimdall["unique_timeout"] = place.timeout or 60
+    if place.is_tuned:
+        heimdall["unique_lock_blocking"] = False  # else each run waits a second for the lock of its own call
 
     @_celery.app(place).task(name="compare.work", base=HeimdallTask, heimdall=heimdall)
     def run(key: str, tag: str) -> None:  # noqa: ARG001 - the key is the lock's

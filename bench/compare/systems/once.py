@@ -15,6 +15,7 @@ DEFAULT = 'base=QueueOnce, once={"keys": ["key"]}'
 TUNED = f'"graceful": True, {_celery.LATE}'
 PACKAGES = ("celery-once", "celery", "kombu", "redis")
 READY, RECEIVED = _celery.READY, _celery.RECEIVED
+REFUSES = True
 KEYS = "qo_*"
 LACKS: dict[str, str] = {}
 

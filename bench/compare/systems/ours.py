@@ -23,6 +23,14 @@ LACKS = {"stuck": "its lease has no time to live in Redis; see the row above"}
 def task(place: Place) -> Any:
     from celery_exclusive import Exclusive, install
 
+    if place.is_bare:
+
+        @_celery.app(place).task(name="compare.work")
+        def bare(doc_id: str, tag: str) -> None:  # noqa: ARG001 - as below
+            body.run(place.folder, tag)
+
+        return bare
+
     option = Exclusive("doc_id", ttl=place.timeout) if place.timeout else Exclusive("doc_id")
 
     @install(_celery.app(place)).task(name="compare.work", exclusive=option)

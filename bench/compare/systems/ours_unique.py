@@ -15,6 +15,7 @@ DEFAULT = 'unique=Unique("doc_id")'
 TUNED = _celery.LATE
 PACKAGES = ("celery", "kombu", "redis")
 READY, RECEIVED = _celery.READY, _celery.RECEIVED
+REFUSES = True
 KEYS = ""
 LACKS = {"stuck": "its lease has no time to live in Redis; see the row above"}
 

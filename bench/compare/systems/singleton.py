@@ -15,6 +15,7 @@ DEFAULT = 'base=Singleton, unique_on=["key"]'
 TUNED = f"lock_expiry=60, {_celery.LATE}"
 PACKAGES = ("celery-singleton", "celery", "kombu", "redis")
 READY, RECEIVED = _celery.READY, _celery.RECEIVED
+REFUSES = True
 KEYS = "SINGLETONLOCK_*"
 LACKS: dict[str, str] = {}
 
