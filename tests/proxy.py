@@ -81,9 +81,9 @@ class Proxy:
         """Pass on the next requests with this word, and close their connections instead of the answers."""
         self._do(lambda: self._fates.extend([("lose", word)] * times))
 
-    def withhold(self, word: bytes) -> None:
-        """Keep the next request with this word, and all that follows on its connection, until `deliver`."""
-        self._do(lambda: self._fates.append(("withhold", word)))
+    def withhold(self, word: bytes, times: int = 1) -> None:
+        """Keep the next requests with this word, and what follows on their connections, until `deliver`."""
+        self._do(lambda: self._fates.extend([("withhold", word)] * times))
 
     def deliver(self) -> None:
         """Let what was withheld arrive now; it has when nothing `is_on_its_way` any more."""
