@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from bench.compare.rows import ROWS
-from bench.compare.speed import LOADS, Figures, loads_of
+from bench.compare.speed import LOADS, Figures, loads_of, settings_of
 from bench.compare.system import FAMILY, HERE, NAMES, System, load
 from bench.report import replaced
 
@@ -73,7 +73,7 @@ class Verdicts:
         return _table(["", *LOADS], lines)
 
     def _figures(self, system: System, load: str, setting: str) -> str:
-        if load not in loads_of(system) or (setting == "tuned" and not LOADS[load].has_lock):
+        if load not in loads_of(system) or setting not in map(_name, settings_of(system, LOADS[load])):
             return "-"
         cell = self.kept.get(system.name, {}).get(load, {}).get(setting)
         return str(Figures(**cell["verdict"])) if cell else NOT_RUN

@@ -23,17 +23,14 @@ LACKS = {"stuck": "its lease has no time to live in Redis; see the row above"}
 def task(place: Place) -> Any:
     from celery_exclusive import Exclusive, install
 
-    if place.is_bare:
+    app, options = _celery.app(place), dict[str, Any]()
+    if not place.is_bare:
+        install(app)
+        options["exclusive"] = (
+            Exclusive("doc_id", ttl=place.timeout) if place.timeout else Exclusive("doc_id")
+        )
 
-        @_celery.app(place).task(name="compare.work")
-        def bare(doc_id: str, tag: str) -> None:  # noqa: ARG001 - as below
-            body.run(place.folder, tag)
-
-        return bare
-
-    option = Exclusive("doc_id", ttl=place.timeout) if place.timeout else Exclusive("doc_id")
-
-    @install(_celery.app(place)).task(name="compare.work", exclusive=option)
+    @app.task(name="compare.work", **options)
     def run(doc_id: str, tag: str) -> None:  # noqa: ARG001 - the lock's
         body.run(place.folder, tag)
 
