@@ -118,6 +118,6 @@ bench: ## measure docs/project/speed.md, beside other packages: [ROWS='noop pair
 	@$(PYTHON) scripts/bootstrap dev peers
 	@$(RUN)python -m bench $(ROWS)
 
-compare: ## run other systems for docs/project/comparison.md, half an hour: [ARGS='once ours --row child']
+compare: ## run other systems for docs/project/comparison.md, an hour: [ARGS='once ours --row child']
 	@$(PYTHON) scripts/bootstrap dev postgres
 	@$(RUN)python -m bench.compare $(ARGS)

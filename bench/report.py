@@ -119,7 +119,8 @@ def versions() -> dict[str, str]:
             continue
     with RedisServer() as server, server.client() as client:
         about = client.info("server")
-    return {**found, about.get("server_name", "redis") + " server": about["redis_version"]}
+    name = about.get("server_name", "redis")
+    return {**found, f"{name} server": about.get(f"{name}_version", about["redis_version"])}
 
 
 def replaced(text: str, name: str, new: str) -> str:

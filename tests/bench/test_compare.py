@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 import sys
-from dataclasses import replace
+from dataclasses import asdict, replace
 from importlib import import_module
 from pathlib import Path
 
@@ -41,10 +41,10 @@ def test_each_file_of_an_adapter_takes_part() -> None:
 
 
 @pytest.mark.promise(
-    "The tables of the comparison have the verdicts that the scripts reached, with their options, versions "
-    "and dates. Each other cell says that it was not run",
+    "The tables of the comparison have the verdicts and figures that the scripts reached, with their "
+    "options, versions and dates. Each other cell says that it was not run",
     name="comparison",
-    broke="a verdict changed by hand; a cell that was not run left empty",
+    broke="a verdict changed by hand; a cell that was not run left empty; a load that was not run left empty",
 )
 def test_comparison_page_has_the_verdicts_that_the_scripts_reached() -> None:
     text = PAGE.read_text()
@@ -70,6 +70,15 @@ def test_verdict_of_the_tuned_setting_stands_beside_the_default_where_they_diffe
     assert verdicts.cell(once, "child") == "ran again"
 
 
+@pytest.mark.proves("comparison")
+def test_table_of_speed_has_the_figures_of_each_load_that_was_run(tmp_path: Path) -> None:
+    verdicts = Verdicts(tmp_path / "verdicts.json")
+    verdicts.add(load("docket"), "one key", {}, asdict(Figures(100, 99, 0, 1.5, 0, 0.01, 0.02)))
+    cells = "not run | not run | 99 of 100 in 1.5 s<br>next run after 10.0 ms, p99 20.0 ms | not run"
+    assert f"| docket | {cells} |" in verdicts.speed()
+    assert "| docket, tuned | - | not run | not run |" in verdicts.speed()
+
+
 def test_system_without_a_sensible_setting_is_played_by_its_defaults_alone() -> None:
     assert settings_of("child", load("once")) == [{}, {"is_tuned": True}]
     plain = replace(load("dbos"), tuned="")
@@ -77,6 +86,12 @@ def test_system_without_a_sensible_setting_is_played_by_its_defaults_alone() -> 
     assert settings_of("child", plain) == []
 
 
+@pytest.mark.promise(
+    "The figures of speed are counted from the starts and ends that each run has written: a run is out of "
+    "order if it began before any earlier call of its key, and a killed run gives no time until the next one",
+    name="comparison-speed",
+    broke="neighbours alone compared; the start of a killed run taken as its end",
+)
 def test_speed_of_a_journal_has_runs_makespan_hand_off_and_order() -> None:
     keys = {"noop#0": "a", "noop#1": "a", "noop#2": "a", "noop#3": "b", "noop#4": "b"}
     starts = [Event(float(at), 1, "start", f"noop#{n}") for at, n in enumerate((0, 2, 1, 3))]
@@ -87,6 +102,7 @@ def test_speed_of_a_journal_has_runs_makespan_hand_off_and_order() -> None:
     assert str(found) == text
 
 
+@pytest.mark.proves("comparison-speed")
 def test_speed_of_a_noisy_tenant_says_when_the_quiet_ones_were_done() -> None:
     keys = {"noop#0": "tenant-0", "noop#1": "noisy", "noop#2": "noisy"}
     starts = [Event(float(n), 1, "start", f"noop#{n}") for n in range(3)]
@@ -95,6 +111,7 @@ def test_speed_of_a_noisy_tenant_says_when_the_quiet_ones_were_done() -> None:
     assert figures(keys, 3, starts, ends[1:]).others is None
 
 
+@pytest.mark.proves("comparison-speed")
 def test_a_killed_run_leaves_no_hand_off() -> None:
     events = [
         Event(float(at), 1, what, "noop#1") for at, what in enumerate(("start", "start", "end", "start"))
@@ -102,6 +119,7 @@ def test_a_killed_run_leaves_no_hand_off() -> None:
     assert hand_offs(events) == [1.0]
 
 
+@pytest.mark.proves("comparison-speed")
 @pytest.mark.parametrize(
     ("order", "count"), [([1, 2, 3], 0), ([3, 1, 2], 1), ([5, 6, 7, 1, 2, 3], 3), ([2, 1], 1)]
 )

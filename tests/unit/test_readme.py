@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import inspect
 import re
 import sys
@@ -22,9 +23,9 @@ from tests.pages import BLOCKS, PAGES, PARAMETERS, README, ROOT, SHORT, Example
 from tests.worker.lab import disconnect
 
 pytestmark = pytest.mark.promise(
-    "The examples of README and docs run, also within sentences and tables; each relative link leads "
-    "somewhere; README has 120 lines at most, the page of limits 40",
-    broke="another word in an example; a link to a heading that is not there; 121 lines",
+    "The examples of README and docs run, also within sentences and tables, and import what they use of the "
+    "library; each relative link leads somewhere; README has 120 lines at most, the page of limits 40",
+    broke="another word in an example; an import left out; a link to a heading that is not there; 121 lines",
 )
 
 T = TypeVar("T")
@@ -116,6 +117,18 @@ def test_there_are_examples() -> None:
 @pytest.mark.parametrize("block", BLOCKS, ids=lambda block: block.place)
 def test_an_example_runs(block: Example, run: Callable[..., None]) -> None:
     run(block.code, feeds=block.feeds.code)
+
+
+@pytest.mark.parametrize("page", sorted({block.page for block in BLOCKS}), ids=lambda page: page.stem)
+def test_the_examples_of_a_page_import_the_names_of_the_library_that_they_use(page: Path) -> None:
+    known: set[str] = set()
+    for block in BLOCKS:
+        if block.page == page:
+            nodes = [*ast.walk(ast.parse(block.code))]
+            imports = [node for node in nodes if isinstance(node, ast.ImportFrom)]
+            known |= {alias.name for node in imports for alias in node.names}
+            used = {node.id for node in nodes if isinstance(node, ast.Name)}
+            assert not used.intersection(celery_exclusive.__all__) - known, block.place
 
 
 @pytest.mark.parametrize("example", SHORT, ids=lambda example: example.place)

@@ -13,6 +13,7 @@ from datetime import datetime, timedelta, timezone
 from threading import Thread
 from typing import Any
 
+import celery
 import pytest
 from celery import chain, chord
 from celery.utils import uuid
@@ -72,6 +73,8 @@ IN_CANVASES = {
     *("revoked", "expired", "soft limit", "hard limit", "killed", "SystemExit", "terminated"),
 }
 """What is also tried as a member of a chord, and as the first step of a chain."""
+UNLIKE = {("hard limit", "chord")} if celery.VERSION < (5, 6) else set()
+"""Before 5.6 Celery calls the errback of a chord twice for a plain member over its hard time limit."""
 SKIPPING = ("return", "retry", "retry by itself", "requeue", "replace", "killed, runs again")
 """What is also tried with twins that would skip."""
 TIME_TO_PARK = timedelta(seconds=8)
@@ -208,6 +211,7 @@ def run_all(stage: Stage, endings: Collection[str], canvases: Collection[str] = 
     worker = stage.start_worker(lab, slots=6, options=("-E",))
     shapes = [(ending, "alone") for ending in endings]
     shapes += [(ending, shape) for ending in canvases for shape in ("chord", "chain")]
+    shapes = [shape for shape in shapes if shape not in UNLIKE]
     free = [Call(lab, ending, shape, kind) for ending, shape in shapes for kind in ("plain", "exclusive")]
     free += [Call(lab, ending, "alone", "skip") for ending in SKIPPING if ending in endings]
     held = [Call(lab, ending, shape, "exclusive", True) for ending, shape in shapes]

@@ -6,6 +6,7 @@ import sys
 from collections.abc import Callable
 from contextlib import suppress
 from importlib import import_module
+from pathlib import Path
 from types import CodeType
 from typing import Any
 
@@ -18,12 +19,26 @@ from celery_exclusive.seams.seam import PARTS, Seam
 from celery_exclusive.seams.table import SEAMS
 from tests.renaming import attribute, remove, renamed
 
+PAGE = Path(__file__).parents[3] / "docs/project/versions.md"
 PROMISES = [seam for seam in SEAMS if not seam.parts]
 FASTER = [seam for seam in SEAMS if seam.parts]
 
 
 def named(seam: Seam) -> str:
     return f"{seam.module}.{seam.name}"
+
+
+def listed() -> str:
+    """The names as versions.md lists them: a row per purpose."""
+    rows: dict[str, list[str]] = {}
+    for seam in SEAMS:
+        purpose = "; ".join(f"faster: {PARTS[part]}" for part in seam.parts) or seam.needed_to
+        rows.setdefault(purpose, []).append(f"`{named(seam)}`")
+    return "".join(f"| {purpose} | {', '.join(names)} |\n" for purpose, names in rows.items())
+
+
+def test_page_of_versions_lists_each_name_and_what_needs_it() -> None:
+    assert f"|---|---|\n{listed()}\n" in PAGE.read_text(), listed()
 
 
 def users(seam: Seam) -> list[Seam]:
