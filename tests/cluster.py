@@ -151,7 +151,7 @@ class RedisCluster:
         for number, node in enumerate(primaries):
             last = min((number + 1) * step, SLOTS) - 1
             self.ask(node, "CLUSTER", "SET-CONFIG-EPOCH", number + 1)
-            self.ask(node, "CLUSTER", "ADDSLOTSRANGE", number * step, last)
+            self.ask(node, "CLUSTER", "ADDSLOTS", *range(number * step, last + 1))
         for node in self.nodes[1:]:
             self.ask(node, "CLUSTER", "MEET", "127.0.0.1", first.port)
         wait_until(self._all_know_all, "nodes that know each other", 30)

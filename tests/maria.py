@@ -166,14 +166,21 @@ class MariaServer(Server, MariaDatabase):
             (folder := self._directory / name).mkdir(mode=0o700)
             if user:
                 shutil.chown(folder, user)
-        scripts = [self._folder / f"usr/share/mysql/{name}.sql" for name in SYSTEM_TABLES]
+        new = self._share.name == "mariadb"  # since 11.4
+        names = [name.replace("mysql_", "mariadb_") if new else name for name in SYSTEM_TABLES]
+        scripts = [self._share / f"{name}.sql" for name in names]
         subprocess.run(
             self._command("--bootstrap"), input=FIRST + "".join(map(Path.read_text, scripts)) + USERS,
             user=user, cwd="/", env=environment(MADE), capture_output=True, check=True, text=True,
         )  # fmt: skip
 
+    @property
+    def _share(self) -> Path:
+        places = (self._folder / "usr/share" / name for name in ("mariadb", "mysql"))
+        return next(place for place in places if (place / "charsets").is_dir())
+
     def _command(self, *more: str) -> list[str]:
-        share, data = self._folder / "usr/share/mysql", self._directory / "data"
+        share, data = self._share, self._directory / "data"
         fixed: dict[str, object] = {
             "datadir": data,
             "lc_messages_dir": share,

@@ -98,8 +98,8 @@ def cluster(start_redis: StartRedis) -> Iterator[tuple[RedisServer, RedisServer]
     nodes = tuple(start_redis(**{"cluster-enabled": "yes"}) for _ in range(2))
     first, second = (node.client() for node in nodes)
     with first, second:
-        first.execute_command("CLUSTER", "ADDSLOTSRANGE", 0, SLOT - 1)
-        second.execute_command("CLUSTER", "ADDSLOTSRANGE", SLOT, 16383)
+        first.execute_command("CLUSTER", "ADDSLOTS", *range(SLOT))
+        second.execute_command("CLUSTER", "ADDSLOTS", *range(SLOT, 16384))
         first.execute_command("CLUSTER", "MEET", "127.0.0.1", nodes[1].port)
         eventually(lambda: all(map(_is_complete, (first, second))), "a complete cluster")
         yield nodes[0], nodes[1]

@@ -24,7 +24,7 @@ from celery_exclusive.core.records import (
 )
 
 FIRST_OFFER = 5 * SECOND
-"""How long the first offer lasts; each further offer lasts twice as long."""
+"""How long the first offer lasts; each further offer lasts longer."""
 LONGEST_OFFER = 120
 """The longest offer, and the pause between offers to an entry aside, in first offers: 10 minutes."""
 ABANDONED = 600 * SECOND
