@@ -63,15 +63,16 @@ def play_all(rows: list[str], kept: Verdicts, folder: Path, system: System) -> N
 def measure(loads: list[str], kept: Verdicts, system: System, folder: Path) -> None:
     """Measure one system. A load that fails leaves its figures as they were, and says so."""
     python = environment.make(system, folder)
-    for name in speed.loads_of(system):
-        if name not in loads:
-            continue
+    wanted = [name for name in speed.loads_of(system) if name in loads]
+    settings = [(name, it) for name in wanted for it in speed.settings_of(system, speed.LOADS[name])]
+    for name, setting in settings:
         try:
-            for setting, figures in speed.run(system, python, name):
-                print(f"{system.name} {name} {setting}: {figures}", flush=True)
-                kept.add(system, name, setting, asdict(figures))
+            figures = speed.run(system, python, name, setting)
         except Exception as error:  # noqa: BLE001 - the other loads go on
-            print(f"{system.name} {name}: NOT RUN: {type(error).__name__}: {error}", flush=True)
+            print(f"{system.name} {name} {setting}: NOT RUN: {type(error).__name__}: {error}", flush=True)
+            continue
+        print(f"{system.name} {name} {setting}: {figures}", flush=True)
+        kept.add(system, name, setting, asdict(figures))
 
 
 def settings_of(row: str, system: System) -> list[dict[str, Any]]:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import time
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
 from pathlib import Path
 from statistics import quantiles
@@ -91,12 +91,11 @@ def settings_of(system: System, load: Load) -> list[dict[str, Any]]:
     return [{}, {"is_tuned": True}] if system.tuned and load.has_lock else [{}]
 
 
-def run(system: System, python: Path, name: str) -> Iterator[tuple[dict[str, Any], Figures]]:
-    """Play this load by the system's defaults and with its sensible setting."""
+def run(system: System, python: Path, name: str, setting: dict[str, Any]) -> Figures:
+    """Play this load with this setting of the system."""
     load = LOADS[name]._replace(key_of=str) if system.refuses else LOADS[name]
-    for setting in settings_of(system, load):
-        with Stage(system, python, slots=SLOTS, is_bare=not load.has_lock, **setting) as stage:
-            yield setting, measure(stage, load)
+    with Stage(system, python, slots=SLOTS, is_bare=not load.has_lock, **setting) as stage:
+        return measure(stage, load)
 
 
 def measure(stage: Stage, load: Load) -> Figures:
@@ -128,10 +127,10 @@ def measure(stage: Stage, load: Load) -> Figures:
 
 
 def wait_for_ends(stage: Stage, count: int, idle: float) -> None:
-    """Wait until so many runs have ended, or none has for a while, or the time is up."""
+    """Wait until so many runs have ended, or none has for a while since the last one, or the time is up."""
     ended, since = 0, time.monotonic()
     deadline = since + MOST
-    while ended < count and time.monotonic() < min(since + idle, deadline):
+    while ended < count and time.monotonic() < (min(since + idle, deadline) if ended else deadline):
         time.sleep(0.05)
         if (now := stage.ended()) > ended:
             ended, since = now, time.monotonic()

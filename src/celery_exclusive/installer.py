@@ -162,7 +162,9 @@ class Installer:
                 warn_of_task(doubt, task.run)
             refuse_declared(self.app.conf, task.name, option)
         names = {"__module__": cls.__module__, "__doc__": cls.__doc__, "Request": request_class(cls.Request)}
-        names["throws"] = (*cls.throws, DuplicateTask)  # of what its body calls: no alarm
+        throws = cls.throws or ()
+        throws = (throws,) if isinstance(throws, type) else throws
+        names["throws"] = (*throws, DuplicateTask)  # of what its body calls: no alarm
         task.__class__ = type(cls.__name__, (GatedTask, cls, EagerTask), names)
 
     def unknown_tasks(self) -> Iterator[str]:

@@ -16,6 +16,7 @@ import pytest
 from celery_exclusive import Exclusive
 from celery_exclusive.core.operations import Acquire
 from celery_exclusive.core.records import SECOND
+from celery_exclusive.errors import docs_page
 from celery_exclusive.operate.consumers import Consumers
 from celery_exclusive.stores.base import open_store
 from celery_exclusive.stores.workers import WorkerRecord
@@ -128,7 +129,7 @@ def test_a_secret_that_some_processes_lack_is_a_warning(make_lab: Callable[..., 
     plain = lab.start_worker("plain", 1)
     for worker in (signing, plain):
         worker.wait_for_commands()
-    fix = "set it to the same string in all processes: see docs/how-to/security.md"
+    fix = f"set it to the same string in all processes: see {docs_page('how-to/security')}"
     text = f"{signing.name} has an exclusive_secret, and this process has none"
     assert examined(lab)["secret"] == [("warning", text, fix)]
     text = f"{plain.name} has no exclusive_secret, and this process has one"

@@ -21,7 +21,7 @@ import pytest
 import yaml
 from prometheus_client.parser import text_string_to_metric_families
 
-from celery_exclusive import Exclusive, Unique
+from celery_exclusive import Debounce, Exclusive, Unique
 from celery_exclusive.contrib.prometheus import LockCollector
 from celery_exclusive.core.key_state import OFFERS_IN_LINE
 from celery_exclusive.core.operations import Release
@@ -140,6 +140,9 @@ def test_each_state_of_a_key_is_counted_by_its_task(desk: Desk):
     @desk.app.task(name="desk.idle", shared=False, unique=Unique())
     def idle() -> None: ...
 
+    @desk.app.task(name="desk.render", shared=False, unique=Debounce("doc", wait=600, max_wait=3600))
+    def render(doc: int) -> None: ...
+
     assert printed(desk)["last_sweep_age_seconds",] == math.inf
     hash_a, hash_b = "a" * 32, "b" * 32
     desk.store.reap()
@@ -152,12 +155,15 @@ def test_each_state_of_a_key_is_counted_by_its_task(desk: Desk):
     desk.acquire(f"x:desk.load:{hash_b}", "6/p", limit=1, message=message("6/p", "x:desk.load"))
     desk.acquire("x=repo:17", "lock:web1:812")
     desk.acquire("x:other.app", "7/p")
+    render.delay(1)
     desk.pass_time(7)
     seen = printed(desk)
     assert seen["holders", "desk.load", "running"] == 3
     assert seen["waiting_tasks", "desk.load"] == 3
     assert seen["longest_line_tasks", "desk.load"] == 2
     assert seen["oldest_wait_seconds", "desk.load"] == 7
+    assert seen["waiting_tasks", "desk.render"] == 1
+    assert seen["oldest_wait_seconds", "desk.render"] == 0, "an open window waits for calls"
     assert seen["holders", "-", "running"] == seen["holders", "other.app", "running"] == 1
     assert seen["holders", "desk.idle", "queued"] == 0
     assert seen["last_sweep_age_seconds",] == 12

@@ -162,7 +162,7 @@ def test_release_takes_a_key_as_ls_shows_it_and_as_its_author_wrote_it(desk: Des
 
 @pytest.mark.promise(
     "A string that is called like a task: `locks release` releases nothing unless it is said which",
-    broke="the first of both; the string shown as the task's",
+    broke="the first of both; the string shown as the task's; a string taken that begins with the name",
 )
 def test_a_text_that_is_called_like_a_task_is_a_lock_of_its_own_and_release_asks_which(desk: Desk):
     @desk.app.task(name="desk.load", shared=False, exclusive=Exclusive())
@@ -181,6 +181,10 @@ def test_a_text_that_is_called_like_a_task_is_a_lock_of_its_own_and_release_asks
     assert desk.run("release", "--force", "--reason", "a test", "desk.load").stdout.startswith(
         "lock x:desk.load\n  released the lease of task"
     )
+    desk.acquire(longer := absolute_key("desk.load:eu"), "eu/p")
+    absent = desk.run("release", "--force", "--reason", "a test", "desk.load")
+    assert (absent.exit_code, "no task holds or waits for 'desk.load'" in absent.stderr) == (1, True)
+    assert desk.store.inspect(longer).holders
 
 
 @pytest.mark.proves("keys on a terminal")

@@ -80,6 +80,16 @@ def test_a_silent_visitor_holds_up_no_other() -> None:
         other.close()
 
 
+def test_a_visitor_that_sends_nothing_in_time_is_no_error(monkeypatch: pytest.MonkeyPatch) -> None:
+    errors = list[object]()
+    monkeypatch.setattr(Server, "handle_error", lambda _self, *about: errors.append(about))
+    with served() as server:
+        monkeypatch.setattr(server.RequestHandlerClass, "timeout", 0.05)
+        with socket.create_connection(("127.0.0.1", server.server_port), timeout=30) as silent:
+            assert silent.recv(1) == b""
+    assert not errors
+
+
 def test_fifty_visitors_at_once_are_connected_to_a_busy_server() -> None:
     with Server("127.0.0.1", 0, _no_application) as server, ExitStack() as visitors:
         for _ in range(50):

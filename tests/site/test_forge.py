@@ -61,9 +61,10 @@ def test_a_workflow_calls_what_is_there_and_may_write_only_what_it_needs(file: P
     assert workflow["permissions"] == {"contents": "read"}
     for name, job in workflow["jobs"].items():
         assert "uses" in job or {"runs-on", "timeout-minutes", "steps"} <= job.keys(), name
-        extra = job.get("permissions", {})
+        extra = {**job.get("permissions", {})}
+        assert extra.pop("contents", "read") == "read", name
         assert extra.keys() <= {"id-token", "pages"}, name
-        assert not extra or job["environment"], name
+        assert not extra or "uses" in job or job["environment"], name
     targets = set(re.findall(r"^([a-z-]+):", (ROOT / "Makefile").read_text(), re.MULTILINE))
     called = {found[1] for step in steps(file) if (found := re.match(r"make ([a-z-]+)", step.get("run", "")))}
     assert called <= targets

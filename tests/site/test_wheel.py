@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -69,7 +70,7 @@ def test_a_tag_that_cannot_be_released_is_refused(
     shutil.copytree(packages.parent, clone)
     shutil.rmtree(clone / "dist")
     project = clone / "pyproject.toml"
-    project.write_text(project.read_text().replace("\nDocumentation = ", "\nSource = "))
+    project.write_text(re.sub(r"\nDocumentation = .*", "", project.read_text()))
     command = [sys.executable, clone / "scripts/dist", tag]
     refused = subprocess.run(command, check=False, capture_output=True, text=True)
     assert problem in refused.stderr

@@ -193,6 +193,7 @@ def test_the_reaper_waits_until_a_grant_that_has_read_the_fence_is_done(
     store: ServerStore, other: ServerStore, database: Database
 ) -> None:
     granted = store.apply("key", take("a")).answer
+    store.apply("key", give("a"))
     with database.stranger() as stranger, ThreadPoolExecutor(2) as pool:
         stranger.execute("BEGIN")
         stranger.execute("DELETE FROM exclusive2_lock")  # whoever wants the key has to wait now

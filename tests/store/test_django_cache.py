@@ -175,6 +175,13 @@ def test_a_process_without_django_settings_is_refused(monkeypatch: pytest.Monkey
         ("redis://a/1", {"db": 3}, "redis://a/1"),
         ("unix:///run/1/redis.sock?db=1", {"db": 3}, "redis+socket:///run/1/redis.sock?db=1"),
         ("unix:///run/1/redis.sock", {"db": 3}, "redis+socket:///run/1/redis.sock?db=3"),
+        ("rediss://a/1", {"ssl_ca_certs": "/ca"}, "rediss://a/1?ssl_ca_certs=%2Fca"),
+        ("rediss://a/1?ssl_ca_certs=own", {"ssl_ca_certs": "/ca"}, "rediss://a/1?ssl_ca_certs=own"),
+        (
+            "rediss://a/1",
+            {"CONNECTION_POOL_KWARGS": {"ssl_cert_reqs": None, "max_connections": 5}},
+            "rediss://a/1?ssl_cert_reqs=none",
+        ),
     ],
 )
 def test_options_of_a_cache_are_part_of_its_url(location: str, options: dict[str, Any], url: str) -> None:

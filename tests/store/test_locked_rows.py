@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from threading import Thread
 from typing import Any
 
 import pytest
@@ -75,6 +76,22 @@ def test_a_locked_row_stops_no_sweep_of_other_lines(store: ServerStore, database
         assert [wake.key for wake in store.reap().wake] == ["b"]
         let_go()
     assert [wake.key for wake in store.reap().wake] == ["a"]
+
+
+def test_a_lease_that_is_asked_for_a_locked_row_stops_no_sweep(
+    store: ServerStore, database: Database
+) -> None:
+    for key in "ab":
+        store.apply(key, take("x"))
+    with row_locked(database, "a") as let_go:
+        asking = Thread(target=store.apply, args=("a", take("y")))
+        asking.start()
+        wait_until(database.blocked, "a request that waits for the row", 30)
+        store.reap()
+        assert store.keep_namespace("broker", 1) == "broker"
+        let_go()
+        asking.join(30)
+    assert store.inspect("a").waiting == 1
 
 
 @pytest.fixture

@@ -28,7 +28,7 @@ from celery_exclusive.core.operations import (
     Restore,
 )
 from celery_exclusive.core.records import SECOND
-from celery_exclusive.errors import StoreUnavailable
+from celery_exclusive.errors import StoreUnavailable, docs_page
 from celery_exclusive.stores.base import Reply, Store, open_store
 from celery_exclusive.stores.redis import server_facts
 from celery_exclusive.stores.workers import WorkerRecord
@@ -41,6 +41,7 @@ from tests.worker.journal import eventually
 (LINE,) = re.findall(
     r"^ACL SETUSER .*", (Path(__file__).parents[2] / "docs/how-to/security.md").read_text(), re.MULTILINE
 )
+PAGE = re.escape(docs_page("how-to/security"))
 COMMANDS = re.findall(r"\+(\S+)", LINE)
 LONG, SHORT = 60 * SECOND, SECOND // 10
 WORKER = WorkerRecord(1, "celery@web1", 4711, "web1", "0.1.0", 1_800_000_000)
@@ -138,7 +139,7 @@ def test_the_smallest_user_can_do_all_that_a_store_has_to_do(server: RedisServer
 @pytest.mark.parametrize("command", COMMANDS)
 def test_without_any_one_of_its_commands_something_fails(server: RedisServer, command: str) -> None:
     store = store_of_user(server, re.sub(rf"\+{command}(?= |$)", "", LINE))
-    with pytest.raises(StoreUnavailable, match=r"docs/how-to/security\.md") as refused:
+    with pytest.raises(StoreUnavailable, match=PAGE) as refused:
         live(store)
     text = str(refused.value)
     assert text.endswith((f": ACL SETUSER locks +{command}", "ACL LOG shows which one is missing"))
@@ -184,9 +185,7 @@ def test_the_smallest_user_needs_one_right_more_behind_sentinel_elsewhere_and_fo
     right, url = request.getfixturevalue(shape)
     store = store_of_user(server, LINE, url=url)
     for use in (store.check, lambda: acquire(store, "a/1")):
-        with pytest.raises(
-            StoreUnavailable, match=rf"docs/how-to/security\.md .*: ACL SETUSER locks \+{right}$"
-        ):
+        with pytest.raises(StoreUnavailable, match=rf"{PAGE} .*: ACL SETUSER locks \+{right}$"):
             use()
     store.close()
     store = store_of_user(server, f"{LINE} +{right}", url=url)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import re
 import socket
 import subprocess
@@ -17,6 +18,12 @@ import redis
 from tests.servers import RedisServer
 
 ROOT = Path(__file__).parents[2]
+PACKAGE = ROOT / "src/celery_exclusive"
+OF_CELERY = ("celery", "billiard", "click", "kombu")
+OF_EXTRAS = (
+    *("redis", "django", "psycopg", "pymysql", "sqlalchemy", "opentelemetry", "prometheus_client"),
+    "pytest",  # which loads the plugin
+)
 PIN = re.compile(r"^([a-z0-9.-]+)==(\S+)", re.MULTILINE)
 
 
@@ -27,6 +34,27 @@ def test_the_package_says_that_it_is_typed():
 def test_the_package_needs_celery_and_nothing_else():
     always = [line for line in requires("celery-exclusive") or [] if "extra ==" not in line]
     assert {re.split(r"[<>=!]", line)[0] for line in always} == {"celery", "billiard"}
+
+
+@pytest.mark.parametrize(
+    "file", sorted(PACKAGE.rglob("*.py")), ids=lambda file: str(file.relative_to(PACKAGE))
+)
+def test_the_package_imports_what_celery_or_an_extra_brings(file: Path):
+    """Other packages, such as typing-extensions, are in most environments, but not in all."""
+    nodes = [*ast.walk(ast.parse(file.read_text()))]
+    for_types = [
+        node for node in nodes if isinstance(node, ast.If) and "TYPE_CHECKING" in ast.unparse(node.test)
+    ]
+    ignored = {id(node) for block in for_types for node in ast.walk(block)}
+    found = {
+        name.partition(".")[0]
+        for node in nodes
+        if isinstance(node, (ast.Import, ast.ImportFrom)) and id(node) not in ignored
+        for name in (
+            [node.module or ""] if isinstance(node, ast.ImportFrom) else [it.name for it in node.names]
+        )
+    }
+    assert found <= {*sys.stdlib_module_names, "celery_exclusive", *OF_CELERY, *OF_EXTRAS}
 
 
 @pytest.mark.parametrize("level", ["demo", "docs", "dev"])

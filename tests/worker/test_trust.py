@@ -248,6 +248,7 @@ def test_with_a_secret_a_line_goes_on_whatever_name_its_messages_have(
     lab.open("holder")
     assert [result.get(timeout=DEADLINE) for result in results] == ["a", "b"]
     assert UNSIGNED not in worker.log
+    assert "was not handed on" not in worker.log
 
 
 def conf_of(worker: Worker) -> dict[str, Any]:

@@ -12,7 +12,7 @@ from bench.compare.place import Place
 TITLE = "docket"
 SERVER = "redis"
 DEFAULT = "key: Annotated[str, ConcurrencyLimit(1)]"
-TUNED = "redelivery_timeout=10 s"
+TUNED = "redelivery_timeout=10 s, minimum_check_interval=10 ms"
 PACKAGES = ("pydocket", "redis")
 READY = "Starting worker"
 KEYS = "*concurrency*"
@@ -46,13 +46,15 @@ def work(place: Place) -> None:
 
     logging.basicConfig(level=logging.INFO)
     seconds = place.timeout or place.redelivery or (10 if place.is_tuned else 0)
-    redelivery: dict[str, Any] = {"redelivery_timeout": timedelta(seconds=seconds)} if seconds else {}
+    given: dict[str, Any] = {"redelivery_timeout": timedelta(seconds=seconds)} if seconds else {}
+    if place.is_tuned:  # by default it looks for a free slot each quarter of a second
+        given["minimum_check_interval"] = timedelta(milliseconds=10)
 
     async def forever() -> None:
         asyncio.get_running_loop().set_default_executor(ThreadPoolExecutor(place.slots))
         async with Docket(name="compare", url=place.url) as docket:
             docket.register(task(place))
-            async with Worker(docket, concurrency=place.slots, **redelivery) as worker:
+            async with Worker(docket, concurrency=place.slots, **given) as worker:
                 await worker.run_forever()
 
     asyncio.run(forever())

@@ -42,7 +42,7 @@ class ExclusiveInstrumentor(BaseInstrumentor):
     """
 
     def instrumentation_dependencies(self) -> Collection[str]:
-        return ["celery-exclusive"]
+        return []  # no version of ours conflicts
 
     def _instrument(self, **kwargs: Any) -> None:
         meter = get_meter(_NAME, version("celery-exclusive"), kwargs.get("meter_provider"))

@@ -199,7 +199,8 @@ class Acquisition:
         holders, others = self.held.by, self.held.others
         self._waits_since = time.monotonic()
         outcomes.waits(self.subject, holders, others)
-        ours = [*(lease for strand, lease in _blocks.get() if strand == self.strand), *leases_of_runs()]
+        around = (self.strand, (self.strand[0], None))  # a block around an event loop waits for its tasks
+        ours = [*(lease for strand, lease in _blocks.get() if strand in around), *leases_of_runs()]
         if others or not is_endless:
             return
         if all(any(lease.is_of(owner.id) for lease in ours) for owner in holders):

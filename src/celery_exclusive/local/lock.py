@@ -6,9 +6,7 @@ import os
 import re
 import warnings
 from socket import gethostname
-from typing import Any, NoReturn
-
-from typing_extensions import Never
+from typing import TYPE_CHECKING, Any, NoReturn
 
 from celery_exclusive import notices, outcomes
 from celery_exclusive.core.claim import first_task_id
@@ -24,6 +22,9 @@ from celery_exclusive.outcomes import Subject
 from celery_exclusive.services import services_of
 from celery_exclusive.signals import lock_outcome
 from celery_exclusive.system.off_loop import is_in_loop, off_loop
+
+if TYPE_CHECKING:
+    from typing_extensions import Never
 
 _ELSEWHERE = {
     **dict.fromkeys(("timeout", "blocking_timeout"), "wait"),

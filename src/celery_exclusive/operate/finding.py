@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING
 from celery_exclusive.core.claim import task_id
 from celery_exclusive.display import escaped, printable, unescaped
 from celery_exclusive.errors import OptionError, did_you_mean
-from celery_exclusive.options.key_text import possible_keys
+from celery_exclusive.operate.states import is_key_of
+from celery_exclusive.options.key_text import possible_keys, without_hash
 from celery_exclusive.stores.base import states
 
 if TYPE_CHECKING:
@@ -56,7 +57,9 @@ def key_of_name(store: Store, name: str) -> str | None:
     """Return the busy key of a task whose keys have arguments. Raises OptionError if there are several."""
     if not store.capabilities.listing:
         return None
-    keys = [key for key in store.scan() if escaped(key)[2:].startswith(f"{name}:")]
+    tasks = {name, unescaped(name)}
+    with_arguments = (key for key in store.scan() if without_hash(key) != key)
+    keys = [key for key in with_arguments if any(is_key_of(task, key) for task in tasks)]
     if len(keys) > 1:
         raise OptionError(
             f"{name!r} has {len(keys)} keys; name one, as `locks ls {quote(escaped(name))}` lists them"

@@ -15,11 +15,12 @@ from base64 import b64decode, b64encode
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, BinaryIO, Literal
-
-from typing_extensions import Self
+from typing import TYPE_CHECKING, Any, BinaryIO, Literal
 
 from celery_exclusive.errors import ExclusiveError
+
+if TYPE_CHECKING:
+    from typing_extensions import Self
 
 VERSION = 1
 _HEAD = "dropped_by_celery_exclusive"

@@ -92,7 +92,9 @@ def _of(snapshot: Snapshot) -> Totals:
         else:
             found.running += 1
             found.dead += owner.remaining <= 0
-    found.oldest_wait = max((task.age for task in snapshot.line), default=0) / SECOND
+    found.oldest_wait = (
+        max((task.age for task in snapshot.line if task.not_before is None), default=0) / SECOND
+    )
     return found
 
 

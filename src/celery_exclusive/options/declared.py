@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import KW_ONLY, dataclass
-from typing import Any, ClassVar, Final, Literal, cast, get_args
-
-from typing_extensions import Self
+from typing import TYPE_CHECKING, Any, ClassVar, Final, Literal, cast, get_args
 
 from celery_exclusive.core.admission import IN_LINE
 from celery_exclusive.core.claim import FINISHED, PERIOD, WINDOW, UniqueUntil
@@ -19,6 +17,9 @@ from celery_exclusive.options.amounts import (
     seconds_from,
 )
 from celery_exclusive.options.option import ALL, Option, explain_wrong_arguments, is_switch
+
+if TYPE_CHECKING:
+    from typing_extensions import Self
 
 OnConflict = Literal["wait", "latest", "skip", "raise", "reschedule"]
 OnFull = Literal["raise", "skip"]

@@ -10,14 +10,15 @@ from collections.abc import Callable
 from dataclasses import KW_ONLY, MISSING, dataclass, fields, replace
 from enum import Enum
 from functools import wraps
-from typing import Any, ClassVar, Final, Literal, NoReturn, TypeVar, cast, get_args
+from typing import TYPE_CHECKING, Any, ClassVar, Final, Literal, NoReturn, TypeVar, cast, get_args
 from weakref import WeakKeyDictionary
-
-from typing_extensions import Never, Self
 
 from celery_exclusive.errors import OptionError, did_you_mean, shown, warn_of_task
 from celery_exclusive.options.amounts import is_duration, seconds_from
 from celery_exclusive.seams.celery_app import known_tasks
+
+if TYPE_CHECKING:
+    from typing_extensions import Never, Self
 
 OnStoreError = Literal["raise", "allow"]
 ALL: Final = ("*",)

@@ -27,6 +27,8 @@ _OF_SQLITE: Final = re.compile(r"^(?:db|sqla|sqlalchemy)\+sqlite(?:\+\w+)?:///([
 """The URL of a file in which SQLAlchemy keeps results or messages."""
 _SERVERS: Final = {"postgresql": "postgresql", "postgis": "postgresql", "mysql": "mysql"}
 """Engines of Django, and the scheme whose driver their store needs."""
+_OF_ENGINES: Final = {"result backend": "database_engine_options", "broker": "broker_transport_options"}
+"""The settings whose `connect_args` Celery and kombu give to the driver of a database."""
 _OF_SENTINELS: Final = ("master_name", "min_other_sentinels", "sentinel_kwargs")
 """Transport options that a URL of sentinels takes."""
 
@@ -49,6 +51,8 @@ def choose(conf: Any, named: str | None) -> tuple[str, str]:
     for origin, used in _candidates(conf):
         url = _OF_SQLALCHEMY.sub("", used)
         if knows(url) and (url == used or has_driver(url)):
+            if url != used:
+                _refuse_hidden_tls(conf, origin)
             transport = f"{origin.replace(' ', '_')}_transport_options"
             return _with_options(conf, url, transport, use_ssl=_TLS_OF.get(origin, "")), origin
         found = re.match(r"[\w.+ -]+(?=:|$)", used)  # also if it is no URL; never a part of a password
@@ -120,6 +124,18 @@ def _with_options(conf: Any, url: str, *settings: str, use_ssl: str = "") -> str
     more = urlencode({name: value for name, value in options.items() if name not in own})
     mark = "&" if "?" in url.rpartition(";")[2] else "?"
     return f"{url}{mark}{more}" if more else url
+
+
+def _refuse_hidden_tls(conf: Any, origin: str) -> None:
+    """Refuse a database whose options of TLS are not in its URL: the store would go without them."""
+    setting = _OF_ENGINES[origin]
+    hidden = [name for name in (conf.get(setting) or {}).get("connect_args") or () if name.startswith("ssl")]
+    if hidden:
+        raise OptionError(
+            f"exclusive_store: the {origin} is a database with {', '.join(hidden)} in {setting}, which the "
+            "store does not read: name it with these options in its URL, like exclusive_store = "
+            '"postgresql://app@db.example/app?sslmode=verify-full"'
+        )
 
 
 def _beside(url: str) -> str:

@@ -159,6 +159,8 @@ def _for_pymysql(alias: str) -> dict[str, Any]:
         parameters.setdefault("ssl", {"check_hostname": False})
     elif mode not in ("PREFERRED", "DISABLED") and "ca" not in parameters.get("ssl", {}):
         raise OptionError(f"exclusive_store: django://{alias}: ssl_mode {mode} needs the file ssl['ca']")
+    elif mode == "VERIFY_CA":
+        parameters["ssl"] = {**parameters["ssl"], "check_hostname": False}
     return parameters
 
 

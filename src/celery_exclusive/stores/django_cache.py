@@ -8,10 +8,11 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping, Sequence
 from typing import Any, Final
-from urllib.parse import urlencode
+from urllib.parse import parse_qsl, urlencode, urlsplit
 
 from celery_exclusive.errors import OptionError, did_you_mean
 from celery_exclusive.stores.base import Store, make_store
+from celery_exclusive.stores.redis import tls
 
 _REDIS: Final = ("django.core.cache.backends.redis.RedisCache", "django_redis.cache.RedisCache")
 _MEMCACHED: Final = tuple(
@@ -54,7 +55,12 @@ def redis_of(cache: Mapping[str, Any]) -> str | None:
     given = {name: options.get(name) or options.get(name.upper()) for name in ("username", "password")}
     if not _HAS_DATABASE.search(url):
         given["db"] = options.get("db")
-    more = urlencode({name: value for name, value in given.items() if value})
+    given = {name: value for name, value in given.items() if value}
+    if url.startswith("rediss://"):
+        own = dict(parse_qsl(urlsplit(url).query))
+        tls_options = tls.of_settings({**options, **(options.get("CONNECTION_POOL_KWARGS") or {})})
+        given |= {name: value for name, value in tls_options.items() if name not in own}
+    more = urlencode(given)
     return f"{url}{'&' if '?' in url else '?'}{more}" if more else url
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ipaddress
 import socket
+from contextlib import suppress
 from socketserver import ThreadingMixIn
 from typing import Any, Final
 from wsgiref.simple_server import WSGIRequestHandler, WSGIServer
@@ -32,6 +33,11 @@ class Server(ThreadingMixIn, WSGIServer):
 class _Handler(WSGIRequestHandler):
     timeout = 30
     """The seconds for which a visitor may leave a request half-sent."""
+
+    def handle(self) -> None:
+        """Serve a connection. One that sends nothing in time, or that its browser resets, ends quietly."""
+        with suppress(TimeoutError, ConnectionError):
+            super().handle()
 
     def log_message(self, format: str, *args: object) -> None:  # noqa: A002 - as Python calls it
         """Log no requests: the log has the actions."""

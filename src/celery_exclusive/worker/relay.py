@@ -120,7 +120,7 @@ class Relay:
         consumer = self.worker.consumer
         if consumer.blueprint.state != RUN or not consumer.connection or stored.exchange:
             return False
-        name, tasks = stored.headers["task"], consumer.task_consumer
+        name, tasks = stored.headers.get("task"), consumer.task_consumer  # protocol 1 has it in the body
         if name not in strategies_of(consumer) or not tasks.consuming_from(stored.routing_key):
             return False
         if not has_highest_priority(stored, tasks):

@@ -204,6 +204,18 @@ def test_a_lock_that_this_code_holds_already_is_refused_instead_of_waited_for(lo
         pass
 
 
+def test_a_lock_of_a_block_around_an_event_loop_is_refused_in_it_instead_of_waited_for(lock: Lock) -> None:
+    async def inner() -> None:
+        async with lock():
+            raise AssertionError("two at once")
+
+    async def limited() -> None:
+        await asyncio.wait_for(inner(), 30)
+
+    with lock(), pytest.raises(ExclusiveError, match="by the very code that waits for it"):
+        asyncio.run(limited())
+
+
 def test_a_lock_that_the_run_around_it_holds_is_refused_instead_of_waited_for(
     lock: Lock, app: Celery
 ) -> None:

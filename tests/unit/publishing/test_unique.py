@@ -182,6 +182,20 @@ def test_duplicate_task_is_among_the_throws_of_a_task(app: Celery) -> None:
 
 
 @pytest.mark.proves("DuplicateTask")
+@pytest.mark.parametrize(
+    ("throws", "expected"), [(KeyError, (KeyError,)), ([KeyError], (KeyError,)), (None, ())]
+)
+def test_throws_of_a_task_may_be_one_class_or_none(
+    app: Celery, throws: Any, expected: tuple[Any, ...]
+) -> None:
+    @app.task(name="plain", shared=False, unique=Unique(), throws=throws)
+    def plain() -> None: ...
+
+    app.finalize()
+    assert plain.throws == (*expected, DuplicateTask)
+
+
+@pytest.mark.proves("DuplicateTask")
 def test_beat_is_quiet_about_a_conflict(make_task: Any, caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level("INFO", "celery_exclusive")
     task = make_task(on_conflict="raise")

@@ -196,6 +196,24 @@ def test_a_database_whose_extra_is_not_installed_is_passed_over(monkeypatch: pyt
         choose(conf_of(broker, None), None)
 
 
+@pytest.mark.parametrize(
+    ("broker", "results", "setting"),
+    [
+        ("amqp://mq", "db+postgresql://me:secret@db/app", "database_engine_options"),
+        ("sqla+mysql://me:secret@db/app", None, "broker_transport_options"),
+    ],
+)
+def test_a_database_whose_tls_is_not_in_its_url_is_to_be_named(
+    broker: str, results: str | None, setting: str
+) -> None:
+    conf = conf_of(broker, results, **{setting: {"connect_args": {"sslmode": "verify-full"}}})
+    with pytest.raises(OptionError, match=f"sslmode in {setting}.*name it with these options in its URL"):
+        choose(conf, None)
+    assert choose(conf, "redis://named")[0] == "redis://named"
+    plain = conf_of(broker, results, **{setting: {"connect_args": {"connect_timeout": 3}}})
+    assert "db/app" in choose(plain, None)[0]
+
+
 def test_a_memcached_is_passed_over_since_it_keeps_no_line() -> None:
     results = "cache+memcached://mc:11211/"
     assert choose(conf_of("redis://mq/0", results), None) == ("redis://mq/0", "broker")

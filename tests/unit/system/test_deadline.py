@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from contextlib import suppress
 
 import pytest
 
@@ -31,6 +32,18 @@ def test_a_budget_is_spent_by_store_calls_alone(now: list[float]) -> None:
         now[0] += 60
     assert budget.left == 0
     assert at_most(60) == 60
+
+
+def test_calls_that_are_answered_at_once_spend_no_budget(now: list[float]) -> None:
+    budget = Budget(1)
+    for _ in range(1000):
+        with budget:
+            now[0] += 0.01
+    assert budget.left == 1
+    with suppress(TimeoutError), budget:
+        now[0] += 0.0625
+        raise TimeoutError
+    assert budget.left == 0.9375
 
 
 def test_a_budget_leaves_half_of_the_time_until_a_hard_limit_to_others(now: list[float]) -> None:

@@ -43,6 +43,9 @@ WHERE NOT EXISTS (
     SELECT FROM exclusive2_tombstone AS stones
     WHERE stones.namespace = claim.namespace AND stones.key = claim.key AND stones.id = claim.id
         AND until + 0 > now
+) AND NOT EXISTS (
+    SELECT FROM exclusive2_lock AS busy
+    WHERE busy.namespace = claim.namespace AND busy.key = claim.key AND (busy.ends > now OR busy.ends IS NULL)
 ) FOR SHARE OF spaces
 ON CONFLICT (namespace, key) DO UPDATE SET
     version = lock.version + 1,
@@ -58,7 +61,8 @@ WHERE lock.ends <= excluded.ends - %(ttl)s AND lock.version = (
 RETURNING fence""")
 """One row, the fence, if the key has neither holder nor line, and the id has not finished.
 
-The namespace's row is locked, since its fence counts: the reaper raises it before it deletes any row. The
+The namespace's row is locked, since its fence counts: the reaper raises it before it deletes any row. A
+statement that waits for a `busy` key would keep that lock, and many in turn would keep the reaper out. The
 version `seen` is as old as the tombstones that were read: a row that was changed while the statement waited
 for it is left alone, since its change may have come with a tombstone.
 `until + 0` keeps the index on `until` out of the plan: it has every tombstone of the namespace.
