@@ -245,6 +245,13 @@ def test_an_alias_that_demands_tls_gets_no_connection_without(
 
 
 @pytest.mark.proves("Django, settings of the alias")
+def test_an_alias_that_demands_a_known_authority_alone_is_checked_for_no_name(maria_url: str) -> None:
+    alias = mysql(maria_url, ssl_mode="VERIFY_CA", ssl={"ca": "/ours.pem"})
+    with configured({"default": alias}), closing(open_store("django://default")) as store:
+        assert store._parameters()["ssl"] == {"ca": "/ours.pem", "check_hostname": False}
+
+
+@pytest.mark.proves("Django, settings of the alias")
 def test_each_connection_has_the_password_of_its_time(
     postgres_url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -9,8 +9,7 @@ from typing import TYPE_CHECKING
 from celery_exclusive.core.claim import task_id
 from celery_exclusive.display import escaped, printable, unescaped
 from celery_exclusive.errors import OptionError, did_you_mean
-from celery_exclusive.operate.states import is_key_of
-from celery_exclusive.options.key_text import possible_keys, without_hash
+from celery_exclusive.options.key_text import own_key, possible_keys, without_hash
 from celery_exclusive.stores.base import states
 
 if TYPE_CHECKING:
@@ -35,7 +34,7 @@ def find_key(store: Store, text: str) -> str:
     if key := busy_key(store, text) or key_of_name(store, text):
         return key
     keys = map(escaped, store.scan() if store.capabilities.listing else ())
-    names = (name for key in keys for name in (key, key[2:], key[2:].rpartition(":")[0]))
+    names = (name for key in keys for name in (key, key[2:], without_hash(key)[2:]))
     hint = did_you_mean(text, (other for other in names if other not in ("", text)))
     raise OptionError(
         f"no task holds or waits for {text!r} in {printable(store.url)}{hint}"
@@ -57,9 +56,10 @@ def key_of_name(store: Store, name: str) -> str | None:
     """Return the busy key of a task whose keys have arguments. Raises OptionError if there are several."""
     if not store.capabilities.listing:
         return None
-    tasks = {name, unescaped(name)}
-    with_arguments = (key for key in store.scan() if without_hash(key) != key)
-    keys = [key for key in with_arguments if any(is_key_of(task, key) for task in tasks)]
+    written = {name, unescaped(name)}
+    names = written | {own_key(it)[2:] for it in written}  # a long name is cut
+    of_tasks = ((key, without_hash(key)) for key in store.scan() if key[1:2] == ":")
+    keys = [key for key, own in of_tasks if own != key and own[2:] in names]
     if len(keys) > 1:
         raise OptionError(
             f"{name!r} has {len(keys)} keys; name one, as `locks ls {quote(escaped(name))}` lists them"

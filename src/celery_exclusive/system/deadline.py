@@ -6,7 +6,7 @@ import time
 from contextvars import ContextVar
 
 REPORT = 0.8
-"""The seconds for which store calls may delay the report of a body that has ended, all in all."""
+"""The seconds for which a store in trouble may delay the report of a body that has ended, all in all."""
 _SHORTEST = 0.01
 _QUICK = 0.1
 """The seconds within which a store answers that is not in trouble."""
@@ -36,22 +36,27 @@ class Budget:
     with budget:
         store.apply(key, operation)
 
-    `limit_at` is the moment of a hard time limit, by the monotonic clock: half of the time until then is kept
-    for other work. Only blocks that fail, or take longer than `_QUICK`, spend it: neither a slow broker
-    does, nor a group of thousands whose members the store answers one by one.
+    `limit_at` is the moment of a hard time limit, by the monotonic clock: half of the time from the first
+    block until then is kept for other work. Only blocks that fail, or take longer than `_QUICK`, spend the
+    seconds: neither a slow broker does, nor a group of thousands whose members the store answers one by
+    one.
     """
 
     def __init__(self, seconds: float = REPORT, limit_at: float | None = None) -> None:
         self._seconds, self._limit_at = seconds, limit_at
+        self._half_at: float | None = None
 
     @property
     def left(self) -> float:
-        until_limit = self._limit_at - time.monotonic() if self._limit_at else 0
-        left = min(self._seconds, until_limit / 2) if until_limit > 0 else self._seconds
+        left, now = self._seconds, time.monotonic()
+        if self._limit_at and now < self._limit_at:  # else nothing enforces it
+            left = min(left, (self._half_at or (now + self._limit_at) / 2) - now)
         return max(left, 0)
 
     def __enter__(self) -> None:
         self._began = time.monotonic()
+        if self._limit_at and not self._half_at:
+            self._half_at = (self._began + self._limit_at) / 2
         self._mark = _until.set(self._began + self.left)
 
     def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:

@@ -46,6 +46,15 @@ def test_calls_that_are_answered_at_once_spend_no_budget(now: list[float]) -> No
     assert budget.left == 0.9375
 
 
+def test_calls_that_are_answered_at_once_end_halfway_to_a_hard_limit(now: list[float]) -> None:
+    budget, calls = Budget(0.8, limit_at=now[0] + 2), 0
+    while budget.left:
+        with budget:
+            now[0] += 0.0625
+            calls += 1
+    assert calls == 16
+
+
 def test_a_budget_leaves_half_of_the_time_until_a_hard_limit_to_others(now: list[float]) -> None:
     budget = Budget(0.8, limit_at=now[0] + 10)
     assert budget.left == 0.8
