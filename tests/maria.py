@@ -19,7 +19,7 @@ from tests.database import Database
 from tests.servers import NoServer, Server, environment, free_port, may_run, unprivileged
 
 MADE = Path(__file__).parents[1] / ".venv/mariadb"
-SYSTEM_TABLES = ("mysql_system_tables", "mysql_performance_tables", "mysql_system_tables_data")
+SYSTEM_TABLES = ("system_tables", "performance_tables", "system_tables_data")
 FIRST = """CREATE DATABASE mysql;
 USE mysql;
 SET @auth_root_socket = NULL, @skip_auth_anonymous = 1;
@@ -166,9 +166,7 @@ class MariaServer(Server, MariaDatabase):
             (folder := self._directory / name).mkdir(mode=0o700)
             if user:
                 shutil.chown(folder, user)
-        new = self._share.name == "mariadb"  # since 11.4
-        names = [name.replace("mysql_", "mariadb_") if new else name for name in SYSTEM_TABLES]
-        scripts = [self._share / f"{name}.sql" for name in names]
+        scripts = [self._share / f"{self._share.name}_{name}.sql" for name in SYSTEM_TABLES]
         subprocess.run(
             self._command("--bootstrap"), input=FIRST + "".join(map(Path.read_text, scripts)) + USERS,
             user=user, cwd="/", env=environment(MADE), capture_output=True, check=True, text=True,
@@ -176,6 +174,7 @@ class MariaServer(Server, MariaDatabase):
 
     @property
     def _share(self) -> Path:
+        """The folder of its files; with release 11.4 it got another name, and its scripts, too."""
         places = (self._folder / "usr/share" / name for name in ("mariadb", "mysql"))
         return next(place for place in places if (place / "charsets").is_dir())
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import argparse
 import time
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import asdict
 from functools import partial
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -44,35 +44,40 @@ def main() -> None:
 
 
 def play_all(rows: list[str], kept: Verdicts, folder: Path, system: System) -> None:
-    """Play these rows with one system. A row that fails leaves its verdict as it was, and says so."""
+    """Play these rows with one system."""
     python = environment.make(system, folder)
-    for row in rows:
-        for setting in settings_of(row, system):
-            began = time.monotonic()
-            try:
-                with Stage(system, python, **setting) as stage:
-                    verdict = ROWS[row].play(stage)
-            except Exception as error:  # noqa: BLE001 - the other rows go on
-                print(f"{system.name} {row} {setting}: NOT RUN: {type(error).__name__}: {error}", flush=True)
-                continue
-            print(f"{system.name} {row} {setting}: {verdict} [{time.monotonic() - began:.0f} s]", flush=True)
-            with _KEEPING:
-                kept.add(system, row, setting, verdict)
+
+    def play(row: str, setting: dict[str, Any]) -> str:
+        with Stage(system, python, **setting) as stage:
+            return ROWS[row].play(stage)
+
+    keep_each(system, [(row, it) for row in rows for it in settings_of(row, system)], play, kept)
 
 
 def measure(loads: list[str], kept: Verdicts, system: System, folder: Path) -> None:
-    """Measure one system. A load that fails leaves its figures as they were, and says so."""
-    python = environment.make(system, folder)
+    """Measure one system."""
     wanted = [name for name in speed.loads_of(system) if name in loads]
     settings = [(name, it) for name in wanted for it in speed.settings_of(system, speed.LOADS[name])]
+    keep_each(system, settings, partial(speed.run, system, environment.make(system, folder)), kept)
+
+
+def keep_each(
+    system: System,
+    settings: list[tuple[str, dict[str, Any]]],
+    run: Callable[[str, dict[str, Any]], str | speed.Figures],
+    kept: Verdicts,
+) -> None:
+    """Run each row or load with its setting. One that fails leaves its verdict as it was, and says so."""
     for name, setting in settings:
+        began = time.monotonic()
         try:
-            figures = speed.run(system, python, name, setting)
-        except Exception as error:  # noqa: BLE001 - the other loads go on
+            verdict = run(name, setting)
+        except Exception as error:  # noqa: BLE001 - the others go on
             print(f"{system.name} {name} {setting}: NOT RUN: {type(error).__name__}: {error}", flush=True)
             continue
-        print(f"{system.name} {name} {setting}: {figures}", flush=True)
-        kept.add(system, name, setting, asdict(figures))
+        print(f"{system.name} {name} {setting}: {verdict} [{time.monotonic() - began:.0f} s]", flush=True)
+        with _KEEPING:
+            kept.add(system, name, setting, verdict)
 
 
 def settings_of(row: str, system: System) -> list[dict[str, Any]]:

@@ -128,12 +128,11 @@ def measure(stage: Stage, load: Load) -> Figures:
 
 def wait_for_ends(stage: Stage, count: int, idle: float) -> None:
     """Wait until so many runs have ended, or none has for a while since the last one, or the time is up."""
-    ended, since = 0, time.monotonic()
-    deadline = since + MOST
-    while ended < count and time.monotonic() < (min(since + idle, deadline) if ended else deadline):
+    ended, until = 0, (deadline := time.monotonic() + MOST)
+    while ended < count and time.monotonic() < until:
         time.sleep(0.05)
         if (now := stage.ended()) > ended:
-            ended, since = now, time.monotonic()
+            ended, until = now, min(time.monotonic() + idle, deadline)
 
 
 def figures(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import datetime as dt
 import json
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -30,11 +31,11 @@ class Verdicts:
         """All verdicts, as the file has them now."""
         return dict(json.loads(self._file.read_text())) if self._file.exists() else {}
 
-    def add(self, system: System, row: str, setting: dict[str, Any], verdict: str | dict[str, Any]) -> None:
+    def add(self, system: System, row: str, setting: dict[str, Any], verdict: str | Figures) -> None:
         """Keep a verdict, with its date, its options and the versions that reached it."""
         kept = self.kept
         kept.setdefault(system.name, {}).setdefault(row, {})[_name(setting)] = {
-            "verdict": verdict,
+            "verdict": verdict if isinstance(verdict, str) else asdict(verdict),
             "date": dt.datetime.now(tz=dt.timezone.utc).date().isoformat(),
             "stage": setting,
             "options": options(system, is_tuned=bool(setting.get("is_tuned"))),

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 import sys
-from dataclasses import asdict, replace
+from dataclasses import replace
 from importlib import import_module
 from pathlib import Path
 
@@ -73,7 +73,7 @@ def test_verdict_of_the_tuned_setting_stands_beside_the_default_where_they_diffe
 @pytest.mark.proves("comparison")
 def test_table_of_speed_has_the_figures_of_each_load_that_was_run(tmp_path: Path) -> None:
     verdicts = Verdicts(tmp_path / "verdicts.json")
-    verdicts.add(load("docket"), "one key", {}, asdict(Figures(100, 99, 0, 1.5, 0, 0.01, 0.02)))
+    verdicts.add(load("docket"), "one key", {}, Figures(100, 99, 0, 1.5, 0, 0.01, 0.02))
     cells = "not run | not run | 99 of 100 in 1.5 s<br>next run after 10.0 ms, p99 20.0 ms | not run"
     assert f"| docket | {cells} |" in verdicts.speed()
     assert "| docket, tuned | - | not run | not run |" in verdicts.speed()

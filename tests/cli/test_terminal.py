@@ -22,7 +22,7 @@ from celery_exclusive.display import duration, escaped, unescaped
 from celery_exclusive.errors import LockHeld
 from celery_exclusive.messages.header import HEADER, Header
 from celery_exclusive.messages.stored import StoredMessage
-from celery_exclusive.options.key_text import absolute_key
+from celery_exclusive.options.key_text import absolute_key, without_hash
 from tests.cli.conftest import Desk
 
 
@@ -221,6 +221,19 @@ def test_ls_finds_the_task_of_a_key_and_the_keys_of_a_name_however_long(desk: De
                 f"lock {escaped(key)}\n"
             )
             desk.acquire(key, "a/p")
+
+
+@pytest.mark.proves("keys on a terminal")
+@pytest.mark.parametrize("name", ["desk.load", "desk." + "n" * 300, "desk.näch\\t\n"], ids=ascii)
+def test_the_name_of_a_task_means_its_only_key_with_arguments_however_long(desk: Desk, name: str):
+    @desk.app.task(name=name, shared=False, exclusive=Exclusive("n"))
+    def load(n: int) -> None: ...
+
+    key = load.lock_state(1).key
+    for word in (name, escaped(name), escaped(without_hash(key)[2:])):
+        desk.acquire(key, "a/p")
+        done = desk.run("release", "--force", "--reason", "a test", word)
+        assert done.stdout.startswith(f"lock {escaped(key)}\n"), word
 
 
 @pytest.mark.proves("keys on a terminal")

@@ -38,8 +38,7 @@ class Budget:
 
     `limit_at` is the moment of a hard time limit, by the monotonic clock: half of the time from the first
     block until then is kept for other work. Only blocks that fail, or take longer than `_QUICK`, spend the
-    seconds: neither a slow broker does, nor a group of thousands whose members the store answers one by
-    one.
+    seconds: neither a slow broker does, nor a group of thousands whose members the store answers.
     """
 
     def __init__(self, seconds: float = REPORT, limit_at: float | None = None) -> None:
