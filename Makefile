@@ -15,7 +15,7 @@ LEVEL_postgres := stores postgres
 LEVEL_mariadb := stores mariadb
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-fast test-all compiled check docs pictures dist matrix flake histories standstill crashes timetable lock bench compare mutations
+.PHONY: help demo test test-fast test-all announced compiled check docs pictures dist matrix flake histories standstill crashes timetable lock bench compare mutations
 
 help: ## this text
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-10s %s\n", $$1, $$2 }' Makefile
@@ -27,7 +27,7 @@ demo: ## import feeds with several workers: [UNPROTECTED=1] [STORE=...] [URL=...
 		|| { code=$$?; echo "make demo: the demo ended with exit code $$code"; exit $$code; }
 
 # The checks run beside the tests, most of which wait more than they compute.
-test: compiled ## everything that has to pass: [ARGS='-k name']
+test: announced compiled ## everything that has to pass: [ARGS='-k name']
 	@checks=$$(mktemp); $(CHECK) >$$checks 2>&1 & \
 		$(RUN)pytest -n auto --dist loadgroup -m 'not large' --ignore tests/typing $(ARGS); tests=$$?; \
 		wait $$!; code=$$?; cat $$checks; rm $$checks; exit $$((tests ? tests : code))
@@ -46,6 +46,9 @@ test-all: test ## the same and what is left to it: all stores, brokers and pools
 	@HISTORIES=5000 STRESS=1 $(RUN)pytest -n 2 tests/store/test_differential.py tests/store/test_stress.py
 	@$(BIN)/python -m tests.stress --store redis --store sqlite: --rounds 5
 	@$(BIN)/python -m tests.concurrent --seconds 160
+
+announced:
+	@echo 'make test: all of it takes some 20 minutes on two idle cores. Every half minute it says how far it is.'
 
 # One process compiles the tests, where eight would do it at the same time.
 compiled:

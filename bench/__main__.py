@@ -1,6 +1,6 @@
 """Measure all rows of the table, or those that are named: `python -m bench publish noop`.
 
-`cluster`, `holders`, `keys`, `steps` and `stores` are no rows of it: they print what other pages state.
+`cluster`, `holders`, `idle`, `keys`, `steps` and `stores` are no rows: they print what other pages state.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ from bench import (
     cluster,
     group,
     holders,
+    idle,
     keys,
     kill,
     makespan,
@@ -42,6 +43,7 @@ ROWS = {
 OF_OTHER_PAGES = {
     "cluster": cluster.run,
     "holders": holders.run,
+    "idle": idle.run,
     "keys": keys.run,
     "steps": steps.run,
     "stores": stores.run,

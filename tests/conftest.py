@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import signal
 import tempfile
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterator
@@ -20,6 +21,7 @@ from tests.memcached import MemcachedServer
 from tests.nursery import read_versions_once
 from tests.pgbouncer import PgBouncer
 from tests.postgres import PostgresDatabase, PostgresServer
+from tests.progress import Progress
 from tests.rabbit import RabbitServer
 from tests.redis_tls import Certificates
 from tests.sentinel import SentinelServer
@@ -28,6 +30,10 @@ from tests.shared import shared, wait_until_ended
 from tests.sqs import SqsServer
 
 read_versions_once()
+for number in (signal.SIGINT, signal.SIGQUIT, signal.SIGHUP):
+    # A shell lets its background jobs ignore Ctrl-C. What the tests start would inherit that, but no handler.
+    if signal.getsignal(number) is signal.SIG_IGN:
+        signal.signal(number, lambda *_: None)
 hypothesis.settings.register_profile("house", deadline=None)  # a busy machine is no bug
 hypothesis.settings.load_profile("house")
 Server = TypeVar("Server")
@@ -237,6 +243,11 @@ def or_leave_out(start: Callable[[], Server]) -> Server:
 def pytest_xdist_auto_num_workers(config: pytest.Config) -> int:
     """Our tests wait for servers and workers more than they compute."""
     return max(10, os.cpu_count() or 1)
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    if not hasattr(config, "workerinput"):
+        config.pluginmanager.register(Progress())
 
 
 @pytest.hookimpl(tryfirst=True)  # before pytest looks at the markers

@@ -95,6 +95,11 @@ class RabbitServer(Server):
         classic = "_ -> [{messages, N}] = rabbit_amqqueue:info(Queue, [messages]), N"
         return int(self.tell(f"{found}, case amqqueue:get_type(Queue) of {quorum}; {classic} end"))
 
+    def bindings(self, url: str, queue: str) -> str:
+        """The keys by which a queue is bound to exchanges, as Erlang prints them."""
+        found = f"rabbit_binding:list_for_destination({_name(url, queue)})"
+        return self.tell(f"[binary_to_atom(Key) || {{binding, _, Key, _, _}} <- {found}]")
+
     def delete(self, url: str, queue: str) -> None:
         """Delete a queue with its bindings and all that is in it."""
         found = f"{{ok, Queue}} = {_look_up(url, queue)}"
@@ -187,4 +192,8 @@ class RabbitServer(Server):
 
 
 def _look_up(url: str, queue: str) -> str:
-    return f'rabbit_amqqueue:lookup(rabbit_misc:r(<<"{url.rpartition("/")[2]}">>, queue, <<"{queue}">>))'
+    return f"rabbit_amqqueue:lookup({_name(url, queue)})"
+
+
+def _name(url: str, queue: str) -> str:
+    return f'rabbit_misc:r(<<"{url.rpartition("/")[2]}">>, queue, <<"{queue}">>)'

@@ -233,7 +233,7 @@ class RedisServer(Server):
         return f"redis://127.0.0.1:{self.port}/0"
 
     def client(self, **options: Any) -> redis.Redis:
-        return redis.Redis.from_url(self.url, **options)
+        return redis.Redis.from_url(self.url, **{"socket_timeout": 60, **options})  # a disk may be slow
 
     def stop_replication(self) -> None:
         """Let its replicas fall behind, until it starts again."""

@@ -210,6 +210,20 @@ def broker_id(conf: Mapping[str, Any]) -> str:
     return f"{kind}://{','.join(sorted({_place(kind, part) for part in parts}))}/{path}"
 
 
+def is_broker_of(app: Any, connection: Any) -> bool:
+    """Whether a connection of kombu leads to the broker that an app publishes to."""
+    return _id_of(connection) in [_id_of(app.connection_for_write(url)) for url in broker_urls(app.conf)]
+
+
+def broker_beside(url: str, conf: Mapping[str, Any]) -> str:
+    """Return the id of the broker without its server, if a URL leads to that server; else ""."""
+    is_one = len(broker_urls(conf)) == 1 or family(url) == "sentinel"
+    if family(url) not in ("redis", "sentinel") or not is_one or not is_server_of_broker(url, conf):
+        return ""
+    kind, _, place = broker_id(conf).partition("://")
+    return f"{kind}:///{place.partition('/')[2]}"
+
+
 def is_on_this_machine(conf: Mapping[str, Any]) -> bool:
     """Whether only this machine uses this broker, as far as its URLs show."""
     return all(_is_near(url) for url in broker_urls(conf))
@@ -226,6 +240,11 @@ def is_server_of_broker(url: str, conf: Mapping[str, Any]) -> bool:
 def is_in_one_process(conf: Mapping[str, Any]) -> bool:
     """Whether the broker is the memory of a process."""
     return all(family(url) == "memory" for url in broker_urls(conf))
+
+
+def _id_of(connection: Any) -> str:
+    options = connection.transport_options
+    return broker_id({"broker_url": connection.as_uri(), "broker_transport_options": options})
 
 
 def _parts(url: str) -> urlparts:

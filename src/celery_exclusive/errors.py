@@ -36,6 +36,10 @@ __all__ = [
 ]
 
 
+FULL = "as many as max_waiting allows"
+"""The words by which the error of a task that found its line full is known from its text in a backend."""
+
+
 class ExclusiveError(Exception):
     """Base of every error that this library raises: `except ExclusiveError` catches them all."""
 
@@ -70,7 +74,7 @@ class LockHeld(Conflict):
 
 
 class DuplicateTask(Conflict):
-    """A call was not published, since another task that is queued or runs holds its unique key.
+    """A call was not published, or a step of a canvas did not run: another task holds its unique key.
 
     Attributes:
         existing_id: the id of that task.
@@ -105,9 +109,11 @@ class StoreUnavailable(StoreError):
 
     Attributes:
         task_id: the id of the task that may have been sent; None if nothing was sent.
+        refusal: the error in Redis' own words, if it has answered with one.
     """
 
     task_id: str | None = None
+    refusal: str = ""
 
 
 class NotDone(StoreUnavailable):

@@ -22,7 +22,7 @@ from celery_exclusive.messages.courier import Courier
 from celery_exclusive.options import keys
 from celery_exclusive.options.declared import FAMILIES, KINDS, NAMES
 from celery_exclusive.options.masking import mask
-from celery_exclusive.options.misplaced import leftovers, refuse_misplaced
+from celery_exclusive.options.misplaced import leftovers, refuse_autoretry, refuse_misplaced
 from celery_exclusive.options.option import Option, apps_with_locks, check_declaration
 from celery_exclusive.publishing.publisher import PUBLISHER, Publisher
 from celery_exclusive.publishing.send import with_our_header
@@ -156,6 +156,7 @@ class Installer:
             explain_absence(cls)
             return
         refuse_never_run(task)
+        refuse_autoretry(task)
         for option in options:
             keys.check(task.name, task.run, option)
             if doubt := keys.doubt(task.name, task.run, option):
@@ -165,7 +166,8 @@ class Installer:
         throws = cls.throws or ()
         throws = (throws,) if isinstance(throws, type) else throws
         names["throws"] = (*throws, DuplicateTask)  # of what its body calls: no alarm
-        task.__class__ = type(cls.__name__, (GatedTask, cls, EagerTask), names)
+        # Ours stand behind the class: celery-singleton, for one, calls a release_lock() of its own.
+        task.__class__ = type(cls.__name__, (GatedTask, cls, TaskMixin, EagerTask), names)
 
     def unknown_tasks(self) -> Iterator[str]:
         """Yield a warning for each task with options by an annotation that is not declared here."""
@@ -243,9 +245,14 @@ def _declared(task: Any, name: str) -> Option | None:
     if option is None or isinstance(option, FAMILIES[name]):
         return option
     example = name.capitalize()
+    hint = f'for example {name}={example}() or {name}={example}("feed_url")'
+    if isinstance(option, (list, tuple)):
+        hint = (
+            f'with one key of several parameters: {name}={example}(("tenant_id", "feed_url")). A second lock '
+            "is a lock() in the body"
+        )
     raise OptionError(
-        f"task {task.name}: {name}={option!r} is not an option; write {name}={example}(...), for example "
-        f'{name}={example}() or {name}={example}("feed_url")'
+        f"task {task.name}: {name}={option!r} is not an option; write {name}={example}(...), {hint}"
     )
 
 

@@ -43,7 +43,8 @@ __all__ = [
 def why(id_or_key: str, *, app: Any = None) -> Answer:
     """Answer why a task does not run, or why a key does not go on.
 
-    It takes a request for each hundred keys, and for each 250 tasks ahead of the task in its line.
+    It takes a request for each hundred keys, and for each 250 tasks ahead of the task in its line. About a
+    task that no worker has begun it also asks the result backend and, for a second, the workers.
 
     Example:
         answer = locks.why("5d1f09aa-1c0e-4f0a-9f8e-1f6a1f2f7a10")

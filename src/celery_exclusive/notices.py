@@ -6,8 +6,8 @@ Every record is one printable line, since other programs wrote the keys, ids and
 from __future__ import annotations
 
 import logging
-from collections.abc import Sequence
-from typing import TYPE_CHECKING
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any
 from weakref import WeakSet
 
 from celery_exclusive import events
@@ -15,10 +15,11 @@ from celery_exclusive.core.claim import task_id
 from celery_exclusive.core.operations import Owner
 from celery_exclusive.core.records import SECOND
 from celery_exclusive.display import OneLine
-from celery_exclusive.errors import UnreadableKey
+from celery_exclusive.errors import UnreadableKey, docs_page
 from celery_exclusive.system.threads import run_in_hub
 
 if TYPE_CHECKING:
+    from celery_exclusive.options.option import Option
     from celery_exclusive.services import Services
 
 
@@ -26,12 +27,22 @@ logger = logging.getLogger("celery_exclusive")
 logger.addFilter(OneLine())
 _named_stores: WeakSet[Services] = WeakSet()
 """The apps of this process whose store is in the log."""
+_blocked_loops: WeakSet[Services] = WeakSet()
+"""The apps of this process whose calls were warned of, since they block an event loop."""
+
+
+def lock_of_no_task(text: str, key: str) -> None:
+    message = (
+        "lock(%s) holds %s, and not the lock of the task of this name: they exclude each other if the task "
+        "has exclusive=Exclusive(key=%s)"
+    )
+    logger.warning(message, repr(text), key, repr(text))
 
 
 def may_wait_for_itself(lock: str) -> None:
     text = (
         "lock %s was acquired by the thread that waits for it now, without wait=. If the same code should "
-        "release it, it waits for ever: a lock is not re-entrant"
+        "release it, it waits for ever: give both reentrant=True, or this one a wait="
     )
     logger.warning(text, lock)
 
@@ -70,6 +81,16 @@ def restored(url: str, locks: Sequence[str]) -> None:
     run_in_hub(logger.error, text, url, ", ".join(locks))
 
 
+def skipped_step(task: str, option: Option) -> None:
+    text = (
+        "task %s is a step of a canvas, and may be skipped (%s=%s): its next step then begins at once, with "
+        '{"skipped": {"key": ..., "existing_id": ...}}, while the task that holds the key still runs. '
+        'exclusive=Exclusive(on_conflict="raise") fails the canvas instead; or give the option to a task '
+        "that publishes the canvas. If the next step expects a skip, say with skip_result= what it gets"
+    )
+    logger.warning(text, task, option.attribute, repr(option))
+
+
 def line_grows(task: str, lock: str, waiting: int) -> None:
     text = (
         "%d tasks wait in line for lock %s of task %s: they are published faster than they run. Limit the "
@@ -85,6 +106,17 @@ def store_chosen(services: Services) -> None:
     _named_stores.add(services)
     url, prefix = services.store.url, services.settings.exclusive_prefix
     logger.info("locks are in %s (%s), exclusive_prefix %s", url, services.origin, prefix)
+
+
+def blocks_a_loop(services: Services) -> None:
+    """Warn once per process of a call in a coroutine, which waits for the store."""
+    if services not in _blocked_loops:
+        _blocked_loops.add(services)
+        logger.warning(
+            "a call of a task asks the store %s, and blocks the event loop of its thread meanwhile: write "
+            "await asyncio.to_thread(task.delay, ...)",
+            services.store.url,
+        )
 
 
 def elsewhere(sender: str, task: str, effect: str, url: str, prefix: str) -> None:
@@ -108,19 +140,20 @@ def unreadable(error: UnreadableKey, count: int) -> None:
 
 def no_roster(path: str) -> None:
     text = (
-        "the file %s is gone, in which a child of a pool lists the leases that its worker has to renew: they "
-        "expire after their ttl. If this is such a child, restart the worker"
+        "the file %s is gone, in which a child of a pool lists the leases that its worker has to renew. If "
+        "this is such a child, its tasks with options fail: restart the worker"
     )
     logger.error(text, path)
 
 
-def forged(key: str, id: str) -> None:
+def not_signed(key: str, id: str) -> None:
     text = (
-        "the stored message of %r in the line of lock %r was removed and not published: it has no signature "
-        "of this exclusive_secret for this id and key. It was stored by a process without the secret, or is "
-        "forged"
+        "the stored message of %r in the line of lock %r was set aside and not published: it has no "
+        "signature of this exclusive_secret for this id and key. It was stored by a process without the "
+        "secret, or is forged. Look at it with `locks show`, and give its publisher the secret: %s says how "
+        "it runs all the same"
     )
-    run_in_hub(logger.error, text, id, key)
+    run_in_hub(logger.error, text, id, key, docs_page("how-to/security"))
 
 
 def unsigned(task: str, sender: str) -> None:
@@ -147,12 +180,46 @@ def cannot_start(error: Exception) -> None:
     logger.critical("the worker does not start: %s", error)
 
 
-def dropped_by_operator(lock: str, id: str, by: str, reason: str) -> None:
-    logger.warning("task %s was dropped from the line of lock %s by %s (%s)", id, lock, by, reason)
+def dropped_by_operator(
+    services: Services, dropped: int, first: Mapping[str, str], by: str, reason: str, file: str
+) -> None:
+    """Log a drop, and tell monitors. `first`: the first task that was dropped of each lock."""
+    lock, id = next(iter(first.items()))
+    what = f"task {id} was" if dropped == 1 else f"{dropped} tasks (the first is {id}) were"
+    line = f"line of lock {lock}" if len(first) == 1 else f"lines of {len(first)} locks (the first is {lock})"
+    kept = f"saved in {file}" if file else "not saved"
+    text = "%s dropped from the %s by %s%s, and %s"
+    logger.warning(text, what, line, by, because(reason), kept)
+    _audit(services, "lock-dropped", by, reason, dropped=dropped, locks=len(first), lock=lock, file=file)
 
 
-def wrong_token(user: str) -> None:
-    logger.warning("the page of locks: a visitor with the name %s has shown a wrong token", user)
+def put_by_operator(services: Services, counts: Mapping[Any, int], by: str, reason: str, file: str) -> None:
+    told = ", ".join(f"{outcome} {count}" for outcome, count in counts.items())
+    logger.warning("tasks of the file %s were put back by %s%s: %s", file, by, because(reason), told)
+    _audit(services, "lock-put", by, reason, **counts, file=file)
+
+
+def adopted_by_operator(
+    services: Services, owner: str, waiting: int, by: str, reason: str, *, drops: bool
+) -> None:
+    text = "the locks of prefix %s in %s, which belonged to broker %s, were %s by %s%s: %d tasks waited there"
+    prefix, url = services.settings.exclusive_prefix, services.store.url
+    done = "deleted" if drops else "adopted"
+    logger.warning(text, prefix, url, owner, done, by, because(reason), waiting)
+    _audit(services, "lock-adopted", by, reason, store=url, owner=owner, waiting=waiting, deleted=drops)
+
+
+def because(reason: str) -> str:
+    return f" ({reason})" if reason else ""
+
+
+def _audit(services: Services, kind: str, by: str, reason: str, **fields: object) -> None:
+    events.send_all(services, by, kind, [{"by": by, "reason": reason, **fields}])
+
+
+def wrong_token(user: str, address: str) -> None:
+    text = "the page of locks: a visitor from %s with the name %s has shown a wrong token"
+    logger.warning(text, address, user)
 
 
 def trouble(what: str, error: BaseException) -> None:

@@ -19,7 +19,7 @@ from celery_exclusive.core.claim import task_id
 from celery_exclusive.core.operations import Owner
 from celery_exclusive.core.records import SECOND
 from celery_exclusive.display import printable
-from celery_exclusive.notices import gave_up_waiting, held, logger
+from celery_exclusive.notices import because, gave_up_waiting, held, logger
 from celery_exclusive.signals import Kind, LockOutcome, lock_outcome, send
 from celery_exclusive.system.threads import run_in_hub
 
@@ -179,13 +179,14 @@ def lost(subject: Subject, held_s: float) -> None:
     logger.error(text, subject, subject.lock, extra=extra)
 
 
-def recovered(subject: Subject, deaths: int) -> None:
+def recovered(subject: Subject, deaths: int, worker: str) -> None:
     extra = _tell(subject, "recovered")
     text = (
-        "%s was recovered under lock %s, and runs again: the lease of its last run expired, since its worker "
+        "%s was recovered under lock %s, and runs again: the lease of its last run expired, since %s "
         "died or was cut off (%d so far)"
     )
-    logger.warning(text, subject, subject.lock, deaths, extra=extra)
+    of = f"its worker {worker}" if worker else "its worker"
+    logger.warning(text, subject, subject.lock, of, deaths, extra=extra)
 
 
 def gave_up(services: Services, subject: Subject, deaths: int) -> None:
@@ -206,25 +207,21 @@ def forced(key: str, owner: Owner, worker: str, by: str, reason: str) -> None:
         "holder"
     )
     on_worker = f" on {worker}" if worker else ""
-    logger.warning(text, key, by, _because(reason), held([owner]), on_worker, extra=extra)
+    logger.warning(text, key, by, because(reason), held([owner]), on_worker, extra=extra)
 
 
 def released_by_operator(key: str, owner: Owner, by: str, reason: str) -> None:
     """Log the release of a lease that no running body held."""
     extra = _fields(Subject(None, task_id(owner.id), key), by=[owner])
     logger.warning(
-        "lock %s was released by %s%s: it was %s", key, by, _because(reason), held([owner]), extra=extra
+        "lock %s was released by %s%s: it was %s", key, by, because(reason), held([owner]), extra=extra
     )
 
 
 def deleted_by_operator(key: str, by: str, reason: str) -> None:
     """Log the deletion of damaged data."""
     text = "the damaged data of lock %s were deleted by %s%s, with the tasks that waited in its line"
-    logger.warning(text, key, by, _because(reason), extra=_fields(Subject(None, None, key)))
-
-
-def _because(reason: str) -> str:
-    return f" ({reason})" if reason else ""
+    logger.warning(text, key, by, because(reason), extra=_fields(Subject(None, None, key)))
 
 
 def runs_without_lease(services: Services, subject: Subject, error: Exception) -> None:
@@ -255,8 +252,8 @@ def continues_without_place(subject: Subject, error: Exception) -> None:
 
 def has_no_window(subject: Subject) -> None:
     text = (
-        "%s is sent now, and does not wait in window %s: it has a countdown or an eta, or a queue "
-        "to which a worker cannot publish it again"
+        "%s is sent now, and does not wait in window %s: it has a countdown or an eta, another broker, or a "
+        "queue to which a worker cannot publish it again"
     )
     logger.info(text, subject, subject.lock_key, extra=_fields(subject))
 

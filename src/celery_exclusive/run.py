@@ -5,13 +5,15 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from contextvars import ContextVar
 from dataclasses import dataclass, field
+from os import getpid
+from threading import get_ident
 
 from celery.utils.functional import noop
 
 from celery_exclusive import notices
 from celery_exclusive.core.admission import Outcome
 from celery_exclusive.core.claim import FINISHED, Claim, UniqueUntil
-from celery_exclusive.errors import LockHeld
+from celery_exclusive.errors import FULL, DuplicateTask, LockHeld
 from celery_exclusive.leases.lease import Lease
 from celery_exclusive.options.declared import Exclusive, Unique, UniqueOption
 from celery_exclusive.options.option import Option
@@ -66,6 +68,13 @@ class Run:
     leave_lock: Callable[[str, int], bool] | None = None
     has_retried: bool = False
     untold: tuple[LockOutcome, ...] = ()
+    _pid: int = field(default_factory=getpid, repr=False, compare=False)
+    _thread: int = field(default_factory=get_ident, repr=False, compare=False)
+
+    @property
+    def is_here(self) -> bool:
+        """Whether this thread executes the run, and not a fork, or a thread with a copy of its context."""
+        return (self._pid, self._thread) == (getpid(), get_ident())
 
     def note(self, outcome: LockOutcome) -> None:
         self.untold += (outcome,)
@@ -85,6 +94,8 @@ class Run:
             if option is None:  # of another release of the code: the default result
                 option = Unique()
             self.skipped = (option.skipped(outcome.key, outcome.existing_id),)
+        elif outcome.reason == "duplicate":
+            self.failure = duplicate_error(task, outcome)
         else:
             assert exclusive  # noqa: S101 - no other lock conflicts
             text = _refusal(task, exclusive, outcome)
@@ -128,16 +139,23 @@ def leases_of_runs() -> Iterator[Lease]:
     return (run.lease for run in runs() if run.lease)
 
 
+def duplicate_error(task: str, outcome: Outcome) -> DuplicateTask:
+    """Return the error of a task that did not run, since another task holds its unique key."""
+    key, existing_id = outcome.key, outcome.existing_id
+    text = f"task {task} did not run: unique key {key} is held by {existing_id}"
+    return DuplicateTask(text, key, existing_id)
+
+
 def _refusal(task: str, option: Exclusive, outcome: Outcome) -> str:
     """Return the text of the error of a task that fails because its lock is held, or its line is full."""
     if outcome.reason == "given_up":
-        gave_up = notices.gave_up_waiting(outcome.key, option.give_up_after, outcome.by, outcome.others)
+        gave_up = notices.gave_up_waiting(outcome.key, option.longest_wait, outcome.by, outcome.others)
         return f"task {task} {gave_up}. Call it again later, or use on_give_up='skip'"
     held = notices.held(outcome.by, outcome.others)
     if outcome.reason == "full":
         return (
             f"task {task} cannot wait in the line of lock {outcome.key}: {outcome.waiting} "
-            f"waiting already, as many as max_waiting allows; the lock is {held}. Call it again "
+            f"waiting already, {FULL}; the lock is {held}. Call it again "
             "later, or use on_full='skip'"
         )
     return (

@@ -180,11 +180,6 @@ class Services:
         """The names of the headers that are part of every key."""
         return tuple(sorted(self.settings.exclusive_key_headers))
 
-    @cached
-    def time_limits(self) -> tuple[float | None, float | None]:
-        """The default hard and soft time limits of tasks, in seconds."""
-        return self.app.conf.task_time_limit, self.app.conf.task_soft_time_limit
-
     @property
     def is_needed(self) -> bool:
         """Whether any task of the app has options."""
@@ -192,11 +187,12 @@ class Services:
 
     def ttl(self, option: Option | None) -> int:
         """Return the ttl of a lease while a body runs, in microseconds."""
-        return round(((option and option.ttl) or self.settings.exclusive_ttl) * SECOND)
+        own: Any = option and option.ttl
+        return round((own or self.settings.exclusive_ttl) * SECOND)
 
     def queued_ttl(self, unique: UniqueOption | None) -> int:
         """Return the ttl of a unique lease while its message is queued, in microseconds."""
-        own = isinstance(unique, Unique) and (unique.period or unique.queued_ttl)
+        own: Any = isinstance(unique, Unique) and (unique.period or unique.queued_ttl)
         return round((own or self.settings.exclusive_queued_ttl) * SECOND)
 
     def recovers(self, *options: Option | None) -> bool:

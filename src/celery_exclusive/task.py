@@ -6,7 +6,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from inspect import signature
 from itertools import chain
-from typing import TYPE_CHECKING, Any, NoReturn
+from typing import TYPE_CHECKING, Any
 
 from celery_exclusive.core.claim import task_id
 from celery_exclusive.core.records import NOT_BEGUN, SECOND
@@ -34,8 +34,9 @@ class LockHolder:
       task that has not begun.
     * `phase`: "running", "queued", "again" (a retry) or "period". `fence`: the number of the lease.
     * `workers`: the worker that runs it; several if they have the same number, none for a `lock()`.
-      `renewed`: the seconds since the last renewal, if the task's ttl is known. `celery_exclusive.locks` asks
-      the store for both, `lock_state()` does not.
+      `renewed`: the seconds since the last renewal, if the task's ttl is known. `deaths`: the number of its
+      runs that were recovered before, if the store keeps its message. `celery_exclusive.locks` asks the store
+      for these, `lock_state()` does not.
     """
 
     task_id: str
@@ -46,6 +47,7 @@ class LockHolder:
     fence: int = 0
     workers: tuple[WorkerRecord, ...] = ()
     renewed: float | None = None
+    deaths: int = 0
 
     @classmethod
     def of(cls, owner: Owner) -> LockHolder:
@@ -58,6 +60,11 @@ class LockHolder:
             owner.phase,
             owner.fence,
         )
+
+    @property
+    def is_renewed(self) -> bool:
+        """Whether it runs and renews its lease, as far as the store knows."""
+        return self.phase == "running" and self.remaining > 0
 
     @property
     def is_dead(self) -> bool:
@@ -78,6 +85,7 @@ class WaitingTask:
     * `task`, `args`: the name and the arguments of the call in its stored message, as logs show them.
       `celery_exclusive.locks` reads them, `lock_state()` does not. None: the store has no message, or its
       arguments may not be shown.
+    * `callers`: its parent and its root, of that message, too.
     """
 
     task_id: str
@@ -93,6 +101,7 @@ class WaitingTask:
     over: str | None = None
     task: str | None = None
     args: str | None = None
+    callers: tuple[str, ...] = ()
 
     @classmethod
     def of(cls, waiting: Waiting, place: int) -> WaitingTask:
@@ -318,7 +327,9 @@ class _Absent:
     def __init__(self, name: str) -> None:
         self.name = name
 
-    def __get__(self, task: object, cls: Any) -> NoReturn:
+    def __get__(self, task: object, cls: Any) -> Any:
+        if issubclass(cls, TaskMixin):  # a subclass, which has an option
+            return vars(TaskMixin)[self.name].__get__(task, cls)
         raise NoOptions(
             f"task {cls.name} has neither exclusive= nor unique=, and so it has no {self.name}: declare one, "
             "as in @app.task(exclusive=Exclusive())"

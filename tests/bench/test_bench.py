@@ -51,6 +51,10 @@ def test_each_row_is_measured(rows: tuple[str, ...], tmp_path: Path) -> None:
     assert ET.parse(tmp_path / "speed.svg").getroot().tag.endswith("svg")
 
 
+def test_a_call_beside_idle_workers_is_measured(tmp_path: Path) -> None:
+    assert measure(tmp_path, "idle") == []
+
+
 def test_all_rows_are_measured_here() -> None:
     assert sorted(row for part in (QUICK, *OTHERS) for row in part) == sorted(ROWS)
 

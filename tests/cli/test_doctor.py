@@ -17,6 +17,8 @@ from celery_exclusive import Exclusive
 from celery_exclusive.core.operations import Acquire
 from celery_exclusive.core.records import SECOND
 from celery_exclusive.errors import docs_page
+from celery_exclusive.messages.header import HEADER, Header
+from celery_exclusive.messages.stored import StoredMessage
 from celery_exclusive.operate.consumers import Consumers
 from celery_exclusive.stores.base import open_store
 from celery_exclusive.stores.workers import WorkerRecord
@@ -78,12 +80,39 @@ def test_an_installation_is_healthy_while_its_worker_runs_and_not_without(make_l
 @pytest.mark.proves("locks doctor")
 def test_a_queue_that_no_worker_consumes_is_a_warning(make_lab: Callable[..., Lab]):
     lab = make_lab()
-    lab.start_worker().wait_for_commands()
+    worker = lab.start_worker()
+    worker.wait_for_commands()
     routes = {"tests.worker.shop.wait": {"queue": "for\x1bgotten"}}
     eventually(lambda: examined(lab)["queues"][0][0] == "ok", "a worker that answers")
     ((level, finding, fix),) = examined(lab, task_routes=routes)["queues"]
     assert (level, "tests.worker.shop.wait" in finding) == ("warning", True)
     assert "-Q for\\x1bgotten" in fix
+    free = command(lab, "locks", "why", "tests.worker.shop.wait", "other", task_routes=routes)
+    assert (free.returncode, free.stdout.startswith("FREE: ")) == (1, True)
+    assert "But no worker consumes its usual queue for\\x1bgotten" in free.stdout
+
+    lost = lab.send("wait", "k", tag="lost", options={"queue": "gone"})
+    ((level, finding, _),) = examined(lab)["lines"]
+    assert level == "warning"
+    assert "consumes queue gone, and 1 tasks wait in lines of it, as for x:tests." in finding
+    why = command(lab, "locks", "why", lost.id)
+    assert (why.returncode, why.stdout.startswith("QUEUED: ")) == (1, True)
+    assert "But no worker consumes queue gone" in why.stdout
+    assert why.stdout.splitlines()[1].endswith("control add_consumer gone")
+    dropped = command(lab, "locks", "drop", "--task", "tests.worker.shop.wait", "--to", "f", "--yes")
+    assert (dropped.returncode, "dropped 1 tasks" in dropped.stdout) == (0, True)
+    put = command(lab, "locks", "put", "f", "--json")
+    assert put.returncode == 0
+    assert json.loads(put.stdout)["problems"] == [
+        "no worker consumes queue gone: tasks that were put wait until one does"
+    ]
+    worker.stop()
+    store = lab.app._celery_exclusive.store  # type: ignore[attr-defined]
+    for record in (it for its in store.workers().values() for it in its):
+        store.forget_worker(record)  # as a minute later
+    why = command(lab, "locks", "why", lost.id)
+    assert (why.returncode, "But no worker has answered within a second" in why.stdout) == (1, True)
+    assert why.stdout.splitlines()[1].endswith("worker -Q gone")
 
 
 @pytest.mark.promise(
@@ -187,7 +216,8 @@ def test_all_but_the_store_is_examined_while_the_store_is_down(
     lab = make_lab(exclusive_store=server.url)
     server.kill() if trouble == "down" else server.pause()
     found = examined(lab, code=3)
-    assert {"settings", "messages", "fast parts", "order", "broker", "queues", "store"} == found.keys()
+    names = {"settings", "messages", "fast parts", "order", "broker", "queues", "results", "store"}
+    assert names == found.keys()
     assert found["store"][0][0] == "problem"
     if trouble == "silent":
         server.resume()
@@ -302,6 +332,21 @@ def test_the_release_of_a_restarted_container_is_the_newest(desk: Desk, number: 
     consumers = Consumers({WORKER.nodename: set()}, {}, {WORKER.nodename: WORKER.pid}, {})
     found = consumers.compare_store(desk.app._celery_exclusive)  # type: ignore[attr-defined]
     assert [check.name for check in found] == ["workers"]
+
+
+@pytest.mark.proves("locks doctor")
+def test_lines_beyond_the_first_thousand_are_not_said_to_have_workers(
+    desk: Desk, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setattr("celery_exclusive.operate.consumers._LINES", 2)
+    consumers = Consumers({WORKER.nodename: {"feeds"}}, {}, {}, {})
+    for number, lines in ((1, "1"), (2, "the first 2"), (3, "the first 2")):
+        desk.acquire(f"x:{number}", "holder/1")
+        headers = {"id": "waits", "task": "t", HEADER: Header("p", f"x:{number}").write()}
+        stored = StoredMessage(b"[[], {}, {}]", "application/json", "utf-8", headers, {}, "", "feeds")
+        desk.acquire(f"x:{number}", "waits/1", message=stored.dump())
+        (found,) = consumers.compare_waiting(desk.app._celery_exclusive)  # type: ignore[attr-defined]
+        assert (found.level, found.finding) == ("ok", f"the queues of {lines} lines have workers")
 
 
 @pytest.mark.proves("locks doctor")

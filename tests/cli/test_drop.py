@@ -17,8 +17,10 @@ from click.testing import Result
 from redis.exceptions import ConnectionError  # noqa: A004 - as redis-py calls it
 
 from celery_exclusive import Debounce, Exclusive, Unique, locks
-from celery_exclusive.core.operations import Enqueue, Release, Stale
+from celery_exclusive.core.claim import LAST_CHANCE
+from celery_exclusive.core.operations import Enqueue, Release, Remove, Stale
 from celery_exclusive.operate import dropping
+from celery_exclusive.operate.patience import NoAnswer
 from celery_exclusive.operate.saved import SavedFile
 from tests.cli.conftest import Desk
 
@@ -92,6 +94,10 @@ def test_dropped_tasks_end_as_revoked_and_are_saved_whole(desk: Desk, tmp_path: 
     assert [record["saved"].partition("/")[0] for record in saved] == [result.id for result in results]
     assert all(result.id in record["message"] for result, record in zip(results, saved, strict=True))
     assert file.stat().st_mode & 0o077 == 0, "it has arguments of tasks"
+    file.chmod(0o644)
+    call(desk, 3)
+    assert drop(desk, "desk.work", file=file).exit_code == 0
+    assert file.stat().st_mode & 0o077 == 0
     assert desk.store.inspect(KEY).holders[0].id == "holder/1"
 
 
@@ -120,6 +126,24 @@ def test_a_second_put_puts_no_task_twice(desk: Desk, tmp_path: Path) -> None:
     assert (again["put"] + again["known"], len(waiting(desk))) == (1, 1)
     assert as_json(desk.run("put", file, "--again", "--json"))["put"] == 1
     assert len(waiting(desk)) == 2
+
+
+def test_keys_without_a_line_are_not_read(desk: Desk, monkeypatch: pytest.MonkeyPatch) -> None:
+    for number in range(20):
+        desk.acquire(f"x:idle:{number}", "holder/1")
+    call(desk, 1)
+    store, read = desk.store._store, list[str]()
+    line, states = store.line, store.inspect_all
+    monkeypatch.setattr(store, "line", lambda key, *page: read.append(key) or line(key, *page))
+    monkeypatch.setattr(store, "inspect_all", lambda keys: read.extend(keys) or states(keys))
+    for words in ("ls --waiting", "ls --sort waiting --top 1"):
+        done = desk.run(*words.split())
+        assert (done.exit_code, KEY in done.stdout or "1 " in done.stdout) == (0, True), done.output
+    assert {*read} == {KEY}
+    read.clear()
+    monkeypatch.setattr(store, "inspect_all", states)
+    assert "1 " in desk.run("drop", "--task", "desk.work", "--dry-run").stdout
+    assert {*read} == {KEY}
 
 
 @pytest.mark.promise(
@@ -314,6 +338,20 @@ def test_no_task_leaves_its_line_while_the_result_backend_is_down(
     assert waiting(desk) == [result.id]
 
 
+@pytest.mark.proves("drop without backend")
+def test_a_drop_whose_result_backend_falls_silent_leaves_its_line_in_the_log(
+    desk: Desk, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    result = call(desk, 1)
+
+    def end_as_revoked(*_: object) -> str:
+        raise NoAnswer("result backend did not answer within 5 s")
+
+    monkeypatch.setattr(dropping, "end_as_revoked", end_as_revoked)
+    assert desk.run("drop", KEY, "--discard", "--yes").exit_code == 3
+    assert f"task {result.id} was dropped" in caplog.text
+
+
 def test_discarded_tasks_end_as_revoked(desk: Desk) -> None:
     result = call(desk, 1)
     assert as_json(desk.run("drop", KEY, "--discard", "--yes", "--json"))["dropped"] == 1
@@ -471,6 +509,60 @@ def test_a_damaged_body_keeps_no_other_task_in_the_line(desk: Desk, tmp_path: Pa
     done = drop(desk, "shared", file=tmp_path / "f")
     assert (done.exit_code, f"task {first.id}: its message cannot be read" in done.stderr) == (1, True)
     assert [first.state, second.state] == ["REVOKED"] * 2
+    assert call(desk, 1, "desk.once").outcome == "published"
+
+
+@pytest.mark.proves("bystanders of a task that kills its worker")
+@pytest.mark.parametrize("leaves_meanwhile", [False, True])
+def test_a_task_that_waits_for_its_last_chance_is_dropped_once(
+    desk: Desk, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, leaves_meanwhile: bool
+) -> None:
+    result = call(desk, 1)
+    (place,) = desk.store.line(KEY).places
+    desk.store.apply(KEY, Remove(place.waiting.id, ending="aside"))
+    desk.acquire(LAST_CHANCE, "suspect/1")
+    desk.acquire(LAST_CHANCE, place.waiting.id, message=place.message)
+    assert f"place 1 of 1 for {LAST_CHANCE}" in desk.run("why", result.id).stdout
+    revoked = list[str]()
+
+    @task_revoked.connect
+    def note(request: Any, **_: Any) -> None:
+        revoked.append(request.id)
+
+    def save(self: SavedFile, tasks: Any) -> None:
+        save_as_before(self, tasks)
+        for key in (KEY, LAST_CHANCE) if revoked else ():  # as a worker that meets the end of the other place
+            desk.store.apply(key, Remove(place.waiting.id, ending="open"))
+
+    save_as_before = SavedFile.save
+    if leaves_meanwhile:
+        monkeypatch.setattr(SavedFile, "save", save)
+    assert "dropped 1 tasks" in drop(desk, "--task", "desk.work", file=tmp_path / "f").stdout
+    task_revoked.disconnect(note)
+    assert revoked == [result.id]
+    assert waiting(desk) == waiting(desk, LAST_CHANCE) == []
+    assert desk.run("put", str(tmp_path / "f")).exit_code == 0
+    assert waiting(desk) == [result.id]
+
+
+def test_a_task_whose_message_is_not_signed_ends_as_revoked_and_frees_its_unique_key(
+    make_desk: Callable[..., Desk], tmp_path: Path
+) -> None:
+    conf = {"result_backend": "cache+memory://", "exclusive_store": "memory://unsigned"}
+    publisher = make_desk(**conf)
+    desk = make_desk(**conf, exclusive_secret="a secret of 16 or more")
+    for each in (publisher, desk):
+        add_tasks(each)
+    desk.acquire("x=shared", "holder/2")
+    result = call(publisher, 1, "desk.once")
+    desk.store.apply("x=shared", Remove(desk.store.line("x=shared").places[0].waiting.id, ending="aside"))
+    done = desk.run("why", result.id)
+    assert ": no exclusive_secret of this app has signed its message" in done.stdout
+    desk.store.apply("x=shared", Release("holder/2", "token"))
+    assert "publishes them" in desk.run("why", "shared").stdout
+    done = drop(desk, "shared", file=tmp_path / "f")
+    assert "no exclusive_secret of this app has signed it" in done.stderr
+    assert desk.app.AsyncResult(result.id).state == "REVOKED"
     assert call(desk, 1, "desk.once").outcome == "published"
 
 

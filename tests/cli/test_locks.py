@@ -69,7 +69,7 @@ def test_a_running_holder_loses_its_lock_only_by_force_and_the_next_in_line_star
     assert state.holders[0].age <= holder.pop("age")
     assert [one["nodename"] for one in holder.pop("workers")] == [worker.name]
     assert 0 <= holder.pop("renewed") <= 60
-    assert holder == {"phase": "running"}
+    assert holder == {"phase": "running", "deaths": 0}
     assert [lock["key"] for lock in listed(lab, "tests.worker.shop.w")] == [state.key]
     assert listed(lab, "tests.worker.shop.skip") == []
 

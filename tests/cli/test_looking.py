@@ -10,13 +10,17 @@ import signal
 import subprocess
 import sys
 from collections.abc import Callable
+from contextlib import closing
+from pathlib import Path
 from typing import Any
 
 import pytest
+from celery._state import _get_active_apps
 
 from celery_exclusive import Exclusive, OptionError, locks
 from celery_exclusive.core.operations import Acquire, Release, Remove
 from celery_exclusive.core.records import SECOND
+from celery_exclusive.stores.base import open_store
 from tests.cli.conftest import Desk
 from tests.worker.journal import eventually
 from tests.worker.lab import Lab
@@ -41,6 +45,33 @@ def busy(desk: Desk) -> Desk:
     return desk
 
 
+@pytest.mark.promise(
+    "`celery locks --url STORE` lists and shows the keys of a store without the app, and does nothing else",
+    broke="`drop` accepted",
+)
+def test_the_keys_of_a_store_are_shown_without_the_app(
+    make_desk: Callable[..., Desk], tmp_path: Path
+) -> None:
+    url, apps = f"sqlite:///{tmp_path}/locks.db", list(_get_active_apps())
+    with closing(open_store(url, prefix="shop")) as store:
+        store.apply("x:k", Acquire("a/p", "token", 600 * SECOND))
+        desk = make_desk(installed=False)
+        for words in (("ls",), ("show", "x:k")):
+            done = desk.run("--url", url, "--prefix", "shop", *words)
+            assert (done.exit_code, "running" in done.stdout) == (0, True), done.output
+        for words in (("release", "x:k"), ("drop", "x:k"), ("adopt",), ("why", "x:k"), ("doctor",)):
+            done = desk.run("--url", url, *words)
+            assert (done.exit_code, "--url is for ls and show" in done.output) == (2, True), done.output
+        assert store.inspect("x:k").holders
+        refused = desk.run("--prefix", "shop", "ls")
+        assert (refused.exit_code, "--prefix goes with --url" in refused.output) == (2, True), refused.output
+    mistyped = desk.run("--url", f"sqlite:///{tmp_path}/lock.db", "ls")
+    assert (mistyped.exit_code, "is it the store of the app?" in mistyped.output) == (3, True), (
+        mistyped.output
+    )
+    assert {*_get_active_apps()} <= {*apps, desk.app}, "shared tasks are given to the others"
+
+
 def listed(desk: Desk, *words: str) -> list[str]:
     done = desk.run("ls", "--json", *words)
     assert done.exit_code == 0, done.output
@@ -48,6 +79,26 @@ def listed(desk: Desk, *words: str) -> list[str]:
     table = [line.split()[0] for line in desk.run("ls", *words).stdout.splitlines()[1:]]
     assert table == keys
     return [key.partition(":0")[0] if key.startswith("x:desk.load:") else key for key in keys]
+
+
+@pytest.mark.promise(
+    "`locks ls --task` of a task with `key=` lists the keys that its template can make, and says that it "
+    "cannot know the keys that a function makes",
+    broke="red before: no lock of the task; a template whose braces match no text; unique keys for locks",
+)
+def test_the_shared_keys_of_a_task_are_listed(busy: Desk) -> None:
+    def body(name: str, part: str) -> None: ...
+
+    def made(name: str, part: str) -> str:
+        return f"{name}{part}"
+
+    for task, key in {"desk.sync": "a{name}:{part}.b", "desk.made": made}.items():
+        busy.app.task(name=task, shared=False, exclusive=Exclusive(key=key))(body)
+    for key in ("x=ax:y.b", "x=a:.b", "x=ax:yxb", "u=ax:y.b", "x=bax:y.b"):
+        busy.acquire(key, "holder/p")
+    assert listed(busy, "--task", "desk.sync") == ["x=a:.b", "x=ax:y.b"]
+    done = busy.run("ls", "--task", "desk.made")
+    assert (done.exit_code, "strings that a function makes" in done.stderr) == (0, True)
 
 
 @pytest.mark.promise(

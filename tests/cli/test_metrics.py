@@ -19,12 +19,16 @@ from urllib.request import urlopen
 
 import pytest
 import yaml
+from celery.signals import worker_process_init, worker_ready
+from prometheus_client import CollectorRegistry
 from prometheus_client.parser import text_string_to_metric_families
 
 from celery_exclusive import Debounce, Exclusive, Unique
-from celery_exclusive.contrib.prometheus import LockCollector
+from celery_exclusive.contrib.prometheus import LockCollector, count_outcomes
 from celery_exclusive.core.key_state import OFFERS_IN_LINE
 from celery_exclusive.core.operations import Release
+from celery_exclusive.errors import StoreUnavailable
+from celery_exclusive.signals import LockOutcome, lock_outcome
 from tests.cli.conftest import Desk
 from tests.cli.test_terminal import message
 from tests.servers import RedisServer
@@ -127,6 +131,77 @@ def test_a_scrape_says_that_the_store_does_not_answer(
         assert scrape()["up",] == 1
 
 
+@pytest.mark.promise(
+    "A scrape says whether the store grants locks, which a full one does not, and has another epoch when the "
+    "store has lost its data",
+    broke="writable without a trial; no epoch: each red",
+)
+def test_a_scrape_tells_a_full_store_and_one_that_has_lost_its_data(
+    make_desk: Callable[..., Desk], start_redis: Callable[..., RedisServer]
+):
+    server = start_redis()
+    desk = make_desk(exclusive_store=server.url)
+    well = printed(desk)
+    assert (well["up",], well["writable",]) == (1, 1)
+    with server.client() as client:
+        client.config_set("maxmemory", 1)
+        full = printed(desk)
+        assert (full["up",], full["writable",]) == (1, 0)
+        client.config_set("maxmemory", 0)
+        again = printed(desk)
+        assert (again["writable",], again["epoch",]) == (1, well["epoch",])
+        assert list(desk.store.scan()) == [], "the lock that was tried"
+        client.flushall()
+    assert printed(desk)["epoch",] != well["epoch",]
+
+
+@pytest.mark.promise(
+    "The processes of an app count the outcomes of its tasks for Prometheus; the rare ones begin at 0",
+    broke="a label for each name; no 0: each red",
+)
+@pytest.mark.usefixtures("no_receivers")
+def test_outcomes_are_counted_by_the_tasks_of_the_app(desk: Desk):
+    @desk.app.task(name="desk.load", shared=False, exclusive=Exclusive())
+    def load() -> None: ...
+
+    registry = CollectorRegistry()
+    count_outcomes(desk.app, registry)
+    load.apply()
+    for name in ("desk.forged", None):
+        lock_outcome.send(name, outcome=LockOutcome("lost", name, "id", "x:k"))
+
+    def counted(task: str, kind: str) -> float | None:
+        labels = {"task": task, "outcome": kind}
+        return registry.get_sample_value("celery_exclusive_outcomes_total", labels)
+
+    assert [counted("desk.load", kind) for kind in ("acquired", "released", "recovered")] == [1, 1, 0]
+    assert [counted(task, "lost") for task in ("desk.load", "other", "-")] == [0, 1, 1]
+    assert counted("desk.forged", "lost") is None
+
+
+@pytest.mark.promise(
+    "The rare outcomes of each task with options are 0 as soon as its worker has started, so that the first "
+    "is an increase for Prometheus",
+    broke="red before: the zeros came with the first outcome",
+)
+@pytest.mark.usefixtures("no_receivers")
+@pytest.mark.parametrize("has_started", [worker_ready, worker_process_init])
+def test_rare_outcomes_are_zero_when_a_worker_has_started(
+    desk: Desk, has_started: Any, monkeypatch: pytest.MonkeyPatch
+):
+    @desk.app.task(name="desk.load", shared=False, exclusive=Exclusive())
+    def load() -> None: ...
+
+    for signal in (worker_ready, worker_process_init):
+        monkeypatch.setattr(signal, "receivers", [])
+    registry = CollectorRegistry()
+    count_outcomes(desk.app, registry)
+    has_started.send(None)
+    for kind in ("recovered", "lost", "unprotected", "given_up"):
+        labels = {"task": "desk.load", "outcome": kind}
+        assert registry.get_sample_value("celery_exclusive_outcomes_total", labels) == 0
+
+
 @pytest.mark.proves("metrics without a store")
 def test_one_scrape_is_printed_though_the_store_is_down(make_desk: Callable[..., Desk]):
     assert printed(make_desk(exclusive_store="redis://127.0.0.1:1")) == {("up",): 0}
@@ -164,7 +239,7 @@ def test_each_state_of_a_key_is_counted_by_its_task(desk: Desk):
     assert seen["oldest_wait_seconds", "desk.load"] == 7
     assert seen["waiting_tasks", "desk.render"] == 1
     assert seen["oldest_wait_seconds", "desk.render"] == 0, "an open window waits for calls"
-    assert seen["holders", "-", "running"] == seen["holders", "other.app", "running"] == 1
+    assert seen["holders", "-", "running"] == seen["holders", "other", "running"] == 1
     assert seen["holders", "desk.idle", "queued"] == 0
     assert seen["last_sweep_age_seconds",] == 12
 
@@ -181,12 +256,8 @@ def test_tasks_aside_and_dead_holders_are_counted_apart(desk: Desk):
     desk.acquire("x:dead", "d/p", recovers=True, at_once=True, message=message("d", "x:dead"))
     desk.pass_time(601)
     seen = printed(desk)
-    assert (seen["waiting_tasks", "k"], seen["aside_tasks", "k"], seen["holders", "k", "running"]) == (
-        1,
-        1,
-        0,
-    )
-    assert (seen["dead_holders", "dead"], seen["holders", "dead", "running"]) == (1, 1)
+    assert (seen["waiting_tasks", "other"], seen["aside_tasks", "other"]) == (1, 1)
+    assert (seen["dead_holders", "other"], seen["holders", "other", "running"]) == (1, 1)
 
 
 @pytest.mark.proves("metrics")
@@ -198,45 +269,48 @@ def test_a_damaged_key_is_counted_beside_the_others(
     with redis_server.client() as client:
         client.hset("cx2:{0}:l:x:odd", mapping={"": "no numbers"})
     seen = printed(desk)
-    assert (seen["damaged_keys", "odd"], seen["damaged_keys", "fine"]) == (1, 0)
-    assert seen["holders", "fine", "running"] == 1
+    assert (seen["damaged_keys", "other"], seen["holders", "other", "running"]) == (1, 1)
 
 
 @pytest.mark.promise(
-    "Names of tasks that other programs wrote are labels alone, and at most 200 of them: the tasks with the "
-    "most waiting calls; the others are counted as one",
+    "Labels are names of the app's tasks, at most 200 of them: those with the most waiting calls. Names that "
+    "other programs wrote are counted as one, after all own tasks",
     name="labels of metrics",
-    broke="each name a label; the raw name; the first 200 by name: each red",
+    broke="each name a label; the first 200 by name; forged names before idle tasks: each red",
 )
-@pytest.mark.parametrize("name", ['a"} 1\nforged{x="', "\x1b[2J", "\udcff", "\\n", "ünïcode", "{}", "other"])
-def test_a_hostile_name_is_a_label_and_no_more(desk: Desk, name: str):
+@pytest.mark.parametrize("name", ['a"} 1\nforged{x="', "a;touch${IFS}x;", "\udcff", "{}", "other"])
+def test_a_hostile_name_is_no_label(desk: Desk, name: str):
     desk.acquire(f"x:{name}", "1/p")
     seen = printed(desk)
-    (label,) = {key[1] for key in seen if key[0] == "holders"}
-    assert seen["holders", label, "running"] == 1
-    assert label.isprintable()
+    assert {key[1] for key in seen if key[0] == "holders"} == {"other"}
+    assert seen["holders", "other", "running"] == 1
     assert {key[0] for key in seen} == {name.removeprefix("celery_exclusive_") for name in exported()}
 
 
 @pytest.mark.proves("labels of metrics")
 def test_of_more_than_two_hundred_tasks_those_with_the_fewest_waiting_are_counted_as_one(desk: Desk):
+    def body() -> None: ...
+
     for number in range(250):
+        desk.app.task(body, name=f"task{number:03}", shared=False, exclusive=Exclusive())
         desk.acquire(f"x:task{number:03}", "1/p")
+        desk.acquire(f"x:forged{number:03}", "1/p")
+        desk.acquire(f"x:forged{number:03}", "2/p", message=message("2/p", "x:forged"))
     desk.acquire("x:task249", "2/p", message=message("2/p", "x:task249"))
     seen = printed(desk)
     running = {key[1]: value for key, value in seen.items() if key[0] == "holders" and key[2] == "running"}
     assert len(running) == 201
-    assert running["other"] == 50
-    assert sum(running.values()) == 250
+    assert running["other"] == 50 + 250
+    assert sum(running.values()) == 500
     assert seen["waiting_tasks", "task249"] == 1
 
 
 @pytest.mark.promise(
-    "Scrapes at once look at the store one after the other, and one that had to wait takes the next look, "
-    "not an older one",
-    broke="no lock; the look under way is taken: each red",
+    "Scrapes at once take one look at the keys, which serves the next seconds, too: for nine times as "
+    "long as it has taken. Whether the store answers is asked for each",
+    broke="no lock; a look for each scrape; up of the last look: each red",
 )
-def test_scrapes_at_once_take_one_look_that_is_not_older_than_they_are(desk: Desk):
+def test_scrapes_at_once_take_one_look(desk: Desk):
     looks, has_begun, may_end = [], Event(), Event()
     scan = desk.store._store.scan
 
@@ -249,22 +323,30 @@ def test_scrapes_at_once_take_one_look_that_is_not_older_than_they_are(desk: Des
     desk.store._store.scan = slow_scan
     collector = LockCollector(desk.app)
     with ThreadPoolExecutor(4) as pool:
-        first = pool.submit(collector.collect)
+        scrapes = [pool.submit(collector.collect) for _ in range(4)]
         assert has_begun.wait(60)
-        desk.acquire("x:late", "1/p")
-        asked = [Event() for _ in range(3)]
-
-        def scrape(mark: Event) -> list[object]:
-            mark.set()
-            return collector.collect()
-
-        others = [pool.submit(scrape, mark) for mark in asked]
-        assert all(mark.wait(60) for mark in asked)
         eventually(lambda: waiting_for(collector) == 3, "three scrapes wait")
+        desk.acquire("x:late", "1/p")
         may_end.set()
-        assert "late" not in tasks_in(first.result(60))
-        assert all("late" in tasks_in(other.result(60)) for other in others)
-    assert looks == [[], ["x:late"]]
+        assert all("other" not in tasks_in(scrape.result(60)) for scrape in scrapes)
+    assert looks == [[]]
+    collector._pause_until = 0
+    assert "other" in tasks_in(collector.collect())
+    desk.store._store.scan = away
+    collector._pause_until = 0
+    found = collector.collect()
+    assert "other" in tasks_in(found), "what the last look has found goes on"
+    assert [it.samples[0].value for it in found if it.name == "celery_exclusive_scanned_ratio"] == [0]
+    collector._pause_until, collector._looked = 0, -math.inf
+    assert not tasks_in(collector.collect()), "and no longer than ten minutes"
+    collector._pause_until = math.inf
+    desk.store._store.times = away
+    (up,) = collector.collect()
+    assert [sample.value for sample in up.samples] == [0]
+
+
+def away() -> None:
+    raise StoreUnavailable("away")
 
 
 def waiting_for(collector: LockCollector) -> int:
@@ -330,7 +412,7 @@ def test_alert_rules_and_dashboard_use_exported_metrics():
     board = json.loads((FILES / "grafana.json").read_text())
     queries = [target["expr"] for panel in board["panels"] for target in panel["targets"]]
     used = set(NAME.findall(" ".join([*(rule["expr"] for rule in rules), *queries])))
-    assert used == exported()
+    assert used - {"celery_exclusive_outcomes_total"} == exported()
 
 
 @pytest.mark.promise(

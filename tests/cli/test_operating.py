@@ -152,7 +152,7 @@ def after_a_purge(it: Incident) -> None:
     lost = lab.send("once", 17, tag="lost")
     lab.app.control.purge()
     assert lab.send("once", 17).outcome == "skipped"
-    it.run(lab, ID=lost.id, KEY=lab.task("once").lock_state(17).key, TASK=f"{ONCE}.once")
+    it.run(lab, 1, ID=lost.id, KEY=lab.task("once").lock_state(17).key, TASK=f"{ONCE}.once")
     it.run(lab)
     assert lab.send("once", 17).outcome == "published"
 
@@ -221,7 +221,7 @@ def a_call_is_skipped(it: Incident) -> None:
     lab = it.make_lab(module=ONCE)
     first, second = (lab.send("once", 17) for _ in range(2))
     assert (second.outcome, second.id) == ("skipped", first.id)
-    it.run(lab, ID=first.id, KEY=lab.task("once").lock_state(17).key, TASK=f"{ONCE}.once")
+    it.run(lab, 1, ID=first.id, KEY=lab.task("once").lock_state(17).key, TASK=f"{ONCE}.once")
 
 
 INCIDENTS: Final = {

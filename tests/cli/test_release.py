@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import logging
+import os
 from collections.abc import Callable
+from pathlib import Path
+from socket import gethostname
 from typing import Any
 
 import pytest
@@ -39,13 +42,22 @@ def hold(desk: Desk, key: str, id: str = "a/p") -> None:
 
 
 @pytest.mark.promise(
+    "`locks drop` and `locks put` each leave one WARNING and one event with the operator, its uid, "
+    "the reason and the numbers, as `locks adopt` and a drop on the page do",
+    name="audit of commands",
+    broke="red before: no line and no event of these; SUDO_USER alone named the operator",
+    also="`unit/web/test_dropping.py`",
+)
+@pytest.mark.promise(
     "A refused release names the worker of the holder, and what --force breaks; --force needs a --reason; "
     "each release is a WARNING and an event that name the operator, the key, the holder, its worker and the "
     "reason",
     name="audit of releases",
     broke="no worker looked up; the event sent by workers alone; no reason asked for: each red",
 )
-def test_a_release_by_force_leaves_an_audit_line_and_an_event(make_lab: Callable[..., Lab]):
+def test_a_drop_a_put_and_a_release_by_force_leave_an_audit_line_and_an_event(
+    make_lab: Callable[..., Lab], tmp_path: Path
+):
     lab = make_lab(task_acks_late=True, task_reject_on_worker_lost=True)
     worker = lab.start_worker(options=SENDS_EVENTS)
     first = lab.send("wait", "k", tag="first", hold=True)
@@ -61,6 +73,16 @@ def test_a_release_by_force_leaves_an_audit_line_and_an_event(make_lab: Callable
     assert command(lab, "locks", "release", key, "--force").returncode == 2
 
     with Watcher(lab, worker) as watcher:
+        file = str(tmp_path / "f")
+        done = command(lab, "locks", "drop", key, "--to", file, "--yes", "--reason", "too many")
+        (event,) = watcher.wait_for("lock-dropped")
+        line = f"task {second.id} was dropped from the line of lock {key} by {event['by']} (too many)"
+        assert f"{line}, and saved in {file}" in done.stderr
+        assert [event[name] for name in ("dropped", "locks", "lock", "reason")] == [1, 1, key, "too many"]
+        done = command(lab, "locks", "put", file, "--reason", "sorry")
+        (event,) = watcher.wait_for("lock-put")
+        assert f"tasks of the file {file} were put back by {event['by']} (sorry): put 1" in done.stderr
+        assert [event[name] for name in ("put", "file", "reason")] == [1, file, "sorry"]
         done = command(lab, "locks", *FORCE, key)
         assert done.returncode == 0, done.stderr
         (event,) = watcher.wait_for("lock-released")
@@ -78,7 +100,7 @@ def test_a_release_by_force_leaves_an_audit_line_and_an_event(make_lab: Callable
         "reason": "web1 is dead",
     }
     assert event["hostname"] == event["by"]
-    assert event["by"].startswith("ada@")
+    assert event["by"] == f"ada@{gethostname()} uid {os.getuid()}"
     lab.journal.wait_for("start", tag="second")
     lab.open("first")
 
@@ -124,6 +146,36 @@ def test_each_kind_of_release_is_logged_with_its_operator(desk: Desk, warnings: 
     assert dead.startswith("lock x:dead was released by ada@")
 
 
+@pytest.mark.proves("audit of commands")
+@pytest.mark.parametrize(("words", "what"), [((), "adopted"), (("--drop",), "deleted")])
+def test_an_adoption_is_logged_and_told_with_its_operator(
+    make_desk: Callable[..., Desk],
+    tmp_path: Path,
+    warnings: Callable[[], list[str]],
+    words: tuple[str, ...],
+    what: str,
+):
+    desk = make_desk(exclusive_store=f"sqlite:///{tmp_path}/locks.db")
+    desk.acquire("x:k", "a/p")
+    desk.acquire("x:k", "b/p", message=message("b", "x:k"))
+    desk.store.keep_namespace("broker", 1)
+    with desk.app.connection_for_read() as connection:
+        receiver = desk.app.events.Receiver(connection)
+        receiver.queue(connection.default_channel).declare()
+        done = desk.run("adopt", "--yes", "--reason", "a copy", *words)
+        assert done.exit_code == 0, done.output
+        told = list[dict[str, Any]]()
+        receiver.handlers["*"] = told.append
+        for _ in receiver.consume(limit=None, timeout=30):
+            if told:
+                break
+    (event,) = told
+    assert [event[name] for name in ("owner", "waiting", "deleted")] == ["broker", 1, bool(words)]
+    (line,) = (line for line in warnings() if line.startswith("the locks of prefix cx"))
+    assert f"which belonged to broker broker, were {what} by {event['by']} (a copy): 1 tasks waited" in line
+    assert event["by"].startswith("ada@")
+
+
 def test_a_release_that_finds_no_holder_logs_nothing(desk: Desk, warnings: Callable[[], list[str]]):
     @desk.app.task(name="desk.load", shared=False, exclusive=Exclusive())
     def load() -> None: ...
@@ -157,7 +209,7 @@ def test_the_operator_of_a_process_without_a_user_name_is_its_number(
         raise KeyError("getpwuid(): uid not found: 1234")
 
     monkeypatch.delenv("SUDO_USER")
-    monkeypatch.setattr("celery_exclusive.leases.operator_release.getuser", no_name)
+    monkeypatch.setattr("celery_exclusive.system.operator.getuser", no_name)
     monkeypatch.setattr("os.getuid", lambda: 1234)
     hold(desk, "x:k")
     assert desk.run(*FORCE, "x:k").exit_code == 0

@@ -5,6 +5,7 @@ from __future__ import annotations
 import http.client
 import os
 import re
+import resource
 import signal
 import socket
 import subprocess
@@ -25,10 +26,16 @@ from celery_exclusive import install
 app = install(Celery("shop", broker="memory://"))
 app.conf.exclusive_store = "sqlite:///{{folder}}/locks.db"
 from celery.bin.celery import main
+import resource
 import sys
-sys.argv = ["celery", "-A", "__main__", "locks", "web", "--port", "0"]
+from celery_exclusive.web import server
+server._Handler.timeout = 600
+resource.setrlimit(resource.RLIMIT_NOFILE, (1_024, resource.getrlimit(resource.RLIMIT_NOFILE)[1]))
+sys.argv = ["celery", "-A", "__main__", "locks", "web", "--port", "0", *sys.argv[1:]]
 main()
 """
+
+PROXY = "https://locks.example"
 
 
 def _no_application(environ: object, start_response: Callable[..., object]) -> list[bytes]:
@@ -56,6 +63,13 @@ def served(host: str = "127.0.0.1") -> Iterator[Server]:
 def test_a_host_for_others_is_refused_without_a_token(desk: Desk, host: str) -> None:
     done = desk.run("web", "--host", host)
     assert (done.exit_code, "CELERY_LOCKS_TOKEN" in done.output) == (2, True)
+
+
+@pytest.mark.parametrize("url", ["https://locks.example", "http://locks.example", "locks.example"])
+def test_the_address_of_a_proxy_is_refused_without_tls_or_a_token(desk: Desk, url: str) -> None:
+    done = desk.run("web", "--url", url)
+    assert done.exit_code == 2
+    assert ("CELERY_LOCKS_TOKEN" if url.startswith("https:") else "is no https:// address") in done.output
 
 
 def test_a_short_token_is_refused(desk: Desk, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -105,33 +119,62 @@ def test_a_server_of_ipv6_says_its_address() -> None:
         pytest.skip(f"no IPv6 here: {error}")
 
 
+@pytest.fixture
+def many_files() -> Iterator[None]:
+    """Lets this process have more open files than the server."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if hard < 4_096:
+        pytest.skip("this process may not have enough open files")
+    resource.setrlimit(resource.RLIMIT_NOFILE, (max(soft, 4_096), hard))
+    yield
+    resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+
+
 @pytest.mark.promise(
-    "`locks web` serves the page of the app's store, answers no foreign name, and ends by SIGTERM and Ctrl-C",
-    broke="the names of the page not given to it",
+    "`locks web` serves the page of the app's store, beside 1,024 connections that say nothing, answers no "
+    "foreign name, and ends by SIGTERM and Ctrl-C",
+    broke="the names of the page not given to it; red before: no file left to accept a connection",
 )
-@pytest.mark.parametrize("end", [signal.SIGTERM, signal.SIGINT])
-def test_the_command_serves_the_page_until_it_is_stopped(tmp_path: object, end: signal.Signals) -> None:
-    with subprocess.Popen(
-        [sys.executable, "-c", COMMAND.replace("{folder}", str(tmp_path))],
-        stdin=subprocess.DEVNULL,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.DEVNULL,
-        text=True,
-        env={name: value for name, value in os.environ.items() if name != "CELERY_LOCKS_TOKEN"},
-    ) as process:
+@pytest.mark.parametrize(
+    ("end", "proxy", "said", "status"),
+    [
+        (signal.SIGTERM, (), r"\(read-only\)", 200),
+        (signal.SIGINT, ("--url", PROXY), rf"for {PROXY} \(sign in with the token\)", 403),
+    ],
+)
+def test_the_command_serves_the_page_until_it_is_stopped(
+    tmp_path: object, end: signal.Signals, proxy: tuple[str, ...], said: str, status: int, many_files: None
+) -> None:
+    environment = {name: value for name, value in os.environ.items() if name != "CELERY_LOCKS_TOKEN"}
+    if proxy:
+        environment["CELERY_LOCKS_TOKEN"] = "a token for tests"
+    with (
+        ExitStack() as silent,
+        subprocess.Popen(
+            [sys.executable, "-c", COMMAND.replace("{folder}", str(tmp_path)), *proxy],
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.DEVNULL,
+            text=True,
+            env=environment,
+        ) as process,
+    ):
         try:
             assert process.stdout
-            said = process.stdout.readline()
-            found = re.fullmatch(r"http://127\.0\.0\.1:(\d+)/ \(read-only\)\n", said)
-            assert found, said
+            line = process.stdout.readline()
+            found = re.fullmatch(rf"http://127\.0\.0\.1:(\d+)/ {said}\n", line)
+            assert found, line
+            for _ in range(1_024):
+                silent.enter_context(socket.create_connection(("127.0.0.1", int(found[1])), timeout=60))
             answers = []
-            for host in (f"localhost:{found[1]}", "evil.example"):
+            for host in (f"localhost:{found[1]}", "locks.example", "evil.example"):
                 connection = http.client.HTTPConnection("127.0.0.1", int(found[1]), timeout=60)
                 connection.request("GET", "/", headers={"Host": host})
                 answer = connection.getresponse()
                 answers.append((answer.status, b"locks.db" in answer.read()))
                 connection.close()
-            assert answers == [(200, True), (421, False)]
+            expected = [(status, not proxy), (403, False) if proxy else (421, False), (421, False)]
+            assert answers == expected
             process.send_signal(end)
             assert process.wait(60) == (0 if end is signal.SIGINT else -signal.SIGTERM)
         finally:

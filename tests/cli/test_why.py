@@ -6,17 +6,20 @@ import json
 import shlex
 import sys
 from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
 from typing import Any, get_args
 from uuid import uuid4
 
 import pytest
 from celery.exceptions import TaskRevokedError
 
-from celery_exclusive import Debounce, Exclusive, LockHeld, Unique
-from celery_exclusive.core.claim import worker_mark
+from celery_exclusive import Debounce, DuplicateTask, Exclusive, LockHeld, Unique
+from celery_exclusive.core.claim import LAST_CHANCE, worker_mark
 from celery_exclusive.core.key_state import OFFERS_IN_LINE
 from celery_exclusive.core.operations import Acquire, AcquireAlone, Enqueue, Release
 from celery_exclusive.core.records import SECOND
+from celery_exclusive.errors import FULL
 from celery_exclusive.messages.header import HEADER, Header
 from celery_exclusive.messages.stored import StoredMessage
 from celery_exclusive.options.key_text import absolute_key
@@ -40,6 +43,7 @@ def message(id: str, key: str, args: str = "('u',)", kwargs: str = "{}", **heade
 @pytest.fixture
 def desk(make_desk: Callable[..., Desk]) -> Desk:
     desk = make_desk(result_backend="cache+memory://", task_store_errors_even_if_ignored=True)
+    desk.app.backend.client.cache.clear()  # which all apps of this process share
     desk.store._store.clock = lambda: desk.now
 
     @desk.app.task(name=TASK, shared=False, exclusive=Exclusive("url"))
@@ -110,6 +114,34 @@ def test_a_waiting_task_is_told_its_place_its_holder_and_the_holders_worker(desk
     assert (answer["waiting"]["task"], answer["waiting"]["args"]) == (TASK, "url='u', full=False")
 
 
+@pytest.mark.promise(
+    "`locks why` says of a child, of its parent and of their key that the parent holds the key for which the "
+    "child waits, and that neither ends if the parent waits for the child",
+    broke="red before; other holders not looked at; the root left out; a task taken for its own root",
+)
+def test_a_task_that_holds_the_key_of_its_child_is_named(desk: Desk) -> None:
+    key, shared = key_of(desk), key_of(desk, "shared")
+
+    def park_child(key: str, id: str, **headers: str) -> None:
+        kept = StoredMessage.load(message(id, key))
+        kept = replace(kept, headers={**kept.headers, **headers})
+        desk.store.apply(key, Acquire(f"{id}/p", TOKEN, SECOND, message=kept.dump()))
+
+    hold(desk, key, "parent")
+    park_child(key, "other", root_id="other")
+    park_child(key, "child", parent_id="parent", root_id="root")
+    park_child(key, "grandchild", parent_id="between", root_id="parent")
+    circle = "; parent holds it and has called {}, which waits for it: if the first waits for the second,"
+    for subject, child in {"child": "child", "grandchild": "grandchild", "parent": "grandchild"}.items():
+        assert circle.format(child) in why(desk, subject)[1]
+    assert circle.format("grandchild") in why(desk, key)[1]
+    for holder in ("parent", "other holder"):  # which lets the child in
+        hold(desk, shared, holder, limit=2)
+    park_child(shared, "its child", parent_id="parent")
+    for subject in ("its child", "other holder", shared):
+        assert "neither" not in why(desk, subject)[1]
+
+
 @pytest.mark.parametrize("words", [["-A", "my app"], ["--app", "my app"], ["--app=my app"]])
 def test_the_next_step_names_the_app_that_was_typed(
     desk: Desk, monkeypatch: pytest.MonkeyPatch, words: list[str]
@@ -151,6 +183,119 @@ def test_a_holder_that_runs_is_told_with_its_worker_and_its_line(desk: Desk) -> 
     park(desk, key, "b")
     with_line = f"{key} (url='u'), renewed 4s ago; 1 wait, the first of them for 0s"
     assert why(desk, "a")[1] == f"RUNNING on celery@web1 pid 4711, for 4s: it holds {with_line}"
+
+
+@pytest.mark.proves("locks why")
+def test_each_of_more_than_ten_holders_is_told_that_it_runs(desk: Desk) -> None:
+    key = key_of(desk)
+    for number in range(15):
+        kept = message(f"t{number}", key, deaths=number)
+        hold(desk, key, f"t{number}", limit=15, message=kept, recovers=True, at_once=True)
+    for number in range(15):
+        reason, sentence = why(desk, f"t{number}")
+        assert (reason, sentence.startswith("RUNNING on celery@web1 pid 4711, for 0s: ")) == ("running", True)
+        deaths = f"; workers that ran it have died: {number}" * bool(number)
+        assert sentence.partition("; workers")[1:] == deaths.partition("; workers")[1:]
+
+
+@pytest.mark.promise(
+    "`locks why` of a task, or of its key, says that its result is newer than what the store knows: a worker "
+    "that uses no locks, or others, has run it. An older result changes no answer",
+    broke="red before: QUEUED, exit 0; the times not compared; the result of a renewed run or a period asked",
+)
+def test_a_result_that_is_newer_than_what_the_store_knows_is_told(desk: Desk) -> None:
+    key = key_of(desk, task="desk.once")
+    backend: Any = desk.app.backend
+    desk.store.apply(key, AcquireAlone("a/p", "p", 600 * SECOND, phase="queued"))
+    desk.pass_time(300)  # the result is not older than that, on a machine of any speed
+    backend.store_result("a", None, "FAILURE")
+    meta = json.loads(backend.get(name := backend.get_key_for_task("a")))
+    backend.set(name, json.dumps({**meta, "date_done": "2026-01-01T00:00:00"}))
+    for subject in ("a", key):
+        assert why(desk, subject)[0] == "queued"
+    backend.forget("a")
+    backend.store_result("a", None, "SUCCESS")
+    reason, sentence = why(desk, "a", code=1)
+    assert (reason, sentence.startswith("FINISHED at 20"), f"QUEUED: {key}" in sentence) == (
+        "finished",
+        True,
+        True,
+    )
+    reason, sentence = why(desk, key, code=1)
+    assert sentence.startswith(f"QUEUED: {key} is held by a, ")
+    assert ". But a has ended: FINISHED at 20" in sentence
+    assert "exclusive_prefix" in sentence
+    desk.store.apply(key, AcquireAlone("b/p", "p", 600 * SECOND, phase="period", inherits=("a/p", "p")))
+    backend.store_result("b", None, "SUCCESS")
+    assert why(desk, key)[0] == "duplicate"
+
+
+@pytest.mark.promise(
+    "`locks why` sees no trouble where workers cannot be asked which queues they consume: the broker has no "
+    "fanout, or workers live, and have no remote control. Unless the store knows the queue of a message, "
+    "the answer names the usual one as such",
+    broke="red before: no worker has answered, exit 1; the usual queue as the one of the message",
+)
+@pytest.mark.filterwarnings("ignore:The ``noload``")  # in kombu
+def test_no_worker_that_can_be_asked_is_no_trouble_while_workers_live(
+    make_desk: Callable[..., Desk], redis_url: str, tmp_path: Path
+) -> None:
+    def queued(broker: str) -> Desk:
+        desk = make_desk(broker_url=broker)
+        desk.store._store.clock = lambda: desk.now
+
+        @desk.app.task(name="desk.once", shared=False, unique=Unique("url"))
+        def once(url: str) -> None: ...
+
+        key = key_of(desk, task="desk.once")
+        desk.store.apply(key, AcquireAlone("a/p", "p", 600 * SECOND, phase="queued"))
+        return desk
+
+    assert "queue" not in why(queued(f"sqla+sqlite:///{tmp_path}/broker.db"), "a")[1]
+    desk = queued(redis_url)
+    sentence = why(desk, "a", code=1)[1]
+    assert sentence.endswith(
+        ". But no worker has answered within a second: is there one for its usual queue celery?"
+    )
+    park(desk, key_of(desk, task="desk.once"), "b")
+    assert why(desk, "a", code=1)[1].endswith("is there one for queue feeds?")
+    desk.store.keep_namespace("broker", 60 * SECOND, WORKER)
+    sentence = why(desk, "a")[1]
+    assert sentence.endswith(". Workers live, but none has said within a second which queues it consumes")
+
+
+@pytest.mark.proves("locks why")
+def test_a_line_that_takes_no_more_calls_is_full(desk: Desk) -> None:
+    @desk.app.task(name="desk.few", shared=False, exclusive=Exclusive("url", max_waiting=2))
+    def few(url: str) -> None: ...
+
+    key = key_of(desk, task="desk.few")
+    hold(desk, key)
+    park(desk, key, "b")
+    assert why(desk, key)[0] == "held"
+    park(desk, key, "c")
+    for words in ([key], ["desk.few", "u"]):
+        reason, sentence = why(desk, *words)
+        assert reason == "full"
+        assert sentence.startswith(f"FULL: {key} (url='u') is held by a ")
+        assert sentence.endswith(": its line takes no more calls (max_waiting=2)")
+
+
+@pytest.mark.promise(
+    "With `--json` each command of `locks` prints its errors as JSON objects, too, on stdout",
+    broke="red before: text on stderr; errors of usage as text",
+)
+@pytest.mark.parametrize(
+    "words", [("why", TASK), ("show", "none"), ("ls", "--nonsense"), ("drop",), ("put", "/none")]
+)
+def test_an_error_is_an_object_of_json_too(desk: Desk, words: tuple[str, ...]) -> None:
+    for url in "uv":
+        hold(desk, key_of(desk, url))
+    plain, done = desk.run(*words), desk.run(*words, "--json")
+    error = json.loads(done.stdout)
+    assert (done.exit_code, error["exit_code"]) == (plain.exit_code, plain.exit_code)
+    assert error["error"] in plain.stderr.replace("\n", " ")
+    assert plain.stdout == ""
 
 
 @pytest.mark.proves("locks why")
@@ -210,6 +355,16 @@ def test_a_retry_that_keeps_its_lock_and_waits_for_its_unique_key_is_told_its_pl
 
 
 @pytest.mark.proves("locks why")
+@pytest.mark.parametrize("own", ["x=a.lock", "x=z.lock", "u=a.key"])
+def test_a_run_that_has_its_last_chance_is_told_its_own_key_and_its_deaths(desk: Desk, own: str) -> None:
+    hold(desk, own, recovers=True, at_once=True, message=message("a", own, deaths=2))
+    hold(desk, LAST_CHANCE)
+    reason, sentence = why(desk, "a")
+    assert (reason, f"it holds {own}" in sentence) == ("running", True)
+    assert "workers that ran it have died: 2" in sentence
+
+
+@pytest.mark.proves("locks why")
 def test_an_offered_task_is_told_the_queue_of_its_message(desk: Desk) -> None:
     key = key_of(desk)
     hold(desk, key)
@@ -248,6 +403,7 @@ def test_a_task_whose_offers_no_worker_accepts_is_aside_and_trouble(desk: Desk) 
     desk.store.apply(key, Release("c/p", TOKEN))
     assert why(desk, "b", code=1)[1].startswith(f"ASIDE in the line of {key} (url='u'), for ")
     assert f"{key}  url='u'  aside " in desk.run("ls").stdout
+    assert f"1 tasks are aside, as for {key}: no worker accepts" in desk.run("doctor").stdout
 
 
 @pytest.mark.proves("locks why")
@@ -331,6 +487,10 @@ def test_a_name_that_means_several_keys_is_refused(desk: Desk) -> None:
 
 
 HELD = LockHeld("task t found lock x=r held by a", "x=r", "a")
+DUPLICATE = DuplicateTask("task t did not run: unique key u=r is held by a", "u=r", "a")
+FULL_LINE = LockHeld(
+    f"task t cannot wait in the line of lock x=r: 3 waiting already, {FULL}; ...", "x=r", "a"
+)
 RESULTS: dict[str, tuple[str, Any, str, str]] = {
     "skipped": ("SUCCESS", {"skipped": {"key": "x=r", "existing_id": "a"}}, "held", "SKIPPED at {}: x=r was"),
     "duplicate": (
@@ -340,6 +500,7 @@ RESULTS: dict[str, tuple[str, Any, str, str]] = {
         "SKIPPED at {}: u=r was held by another",
     ),
     "failed": ("FAILURE", HELD, "held", "FAILED at {}: LockHeld: task t found lock"),
+    "refused": ("FAILURE", DUPLICATE, "duplicate", "FAILED at {}: DuplicateTask: task t did not run"),
     "finished": ("SUCCESS", {"skipped": 3}, "finished", "FINISHED at {}: its state is SUCCESS"),
     "raised": (
         "FAILURE",
@@ -347,6 +508,7 @@ RESULTS: dict[str, tuple[str, Any, str, str]] = {
         "finished",
         "FINISHED at {}: its state is FAILURE, with Value",
     ),
+    "full": ("FAILURE", FULL_LINE, "full", "FAILED at {}: LockHeld: task t cannot wait"),
     "revoked": ("REVOKED", TaskRevokedError("revoked"), "revoked", "REVOKED at {}: its state is REVOKED"),
     "expired": ("REVOKED", TaskRevokedError("expired"), "expired", "EXPIRED at {}: its state is REVOKED"),
 }

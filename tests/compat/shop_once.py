@@ -23,6 +23,13 @@ class QueueOnce(Task):
     abstract = True
     once: ClassVar[dict[str, Any]] = {}
 
+    @property
+    def once_backend(self) -> Any:
+        return self
+
+    def clear_lock(self, key: str) -> None:
+        doors.delete(key)
+
     def get_key(self, args: Any, kwargs: Any) -> str:
         return f"qo_{self.name}_key-{args[0]}"
 
@@ -36,7 +43,7 @@ class QueueOnce(Task):
         return super().apply_async(args, kwargs, **options)
 
     def after_return(self, status: str, retval: Any, task_id: str, args: Any, kwargs: Any, _: Any) -> None:
-        doors.delete(self.get_key(args, kwargs))
+        self.once_backend.clear_lock(self.get_key(args, kwargs))
 
 
 ONCE = {"keys": ["key"], "timeout": LOCK_EXPIRE, "graceful": True}

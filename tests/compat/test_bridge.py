@@ -13,7 +13,10 @@ from tests.worker.journal import eventually
 from tests.worker.lab import Lab
 
 FEED, DIGEST = "bridge.import_feed", "bridge.send_digest"
-OLD_LOCKS = ("*import_feed-k", "qo_bridge.send_digest*")
+OF_PACKAGES = (DIGEST, "bridge.send_invoice", "bridge.send_report")
+"""The tasks of celery-once, celery-singleton and celery-heimdall."""
+OLD_LOCKS = ("*import_feed-k", "qo_bridge.send_digest*", "SINGLETONLOCK_*", "h-lock:*")
+REFUSALS = ("AlreadyQueued", "DuplicateTaskError", "AlreadyQueuedError")
 
 
 class Deploy:
@@ -32,9 +35,11 @@ class Deploy:
         try:
             result = self.labs[by].app.tasks[task].apply_async(("k", tag, True), queue=at)
         except Exception as error:
-            if isinstance(error, DuplicateTask) or type(error).__name__ == "AlreadyQueued":
+            if isinstance(error, DuplicateTask) or type(error).__name__ in REFUSALS:
                 return None
             raise
+        if getattr(result, "outcome", None) == "skipped":
+            return None
         eventually(
             lambda: self.journal.events("start", tag=tag) or result.ready(), f"{tag} to begin or to end"
         )
@@ -49,7 +54,7 @@ class Deploy:
 
     def wait_until_free(self) -> None:
         """Wait until none of the new keys is held."""
-        tasks = [lab.app.tasks[name] for lab in self.labs.values() for name in (FEED, DIGEST)]
+        tasks = [lab.app.tasks[name] for lab in self.labs.values() for name in (FEED, *OF_PACKAGES)]
         for task in tasks:
             if getattr(task, "exclusive", None) or getattr(task, "unique", None):
                 eventually(lambda task=task: is_free(task.lock_state("k")), "free keys")
@@ -107,17 +112,26 @@ def test_a_bridge_of_the_cookbooks_lock_lets_one_body_in(
     ],
     ids=lambda value: "-".join(value) if isinstance(value, tuple) else "",
 )
-def test_a_bridge_of_celery_once_lets_one_body_in_and_loses_no_call(
+def test_a_bridge_of_a_package_lets_one_body_in_and_loses_no_call(
     make_lab: Callable[..., Lab], releases: tuple[str, ...], ways: list[str]
 ) -> None:
     deploy = Deploy(make_lab, releases)
-    for by, at in map(str.split, ways):
-        tag = deploy.call(DIGEST, by, at)
-        assert tag, f"a call by {by} for {at} is lost"
-        for other_by, other_at in map(str.split, ways):
-            assert not deploy.call(DIGEST, other_by, other_at)
-        deploy.end(tag)
-    assert deploy.journal.most_open(task=DIGEST) == 1
+    for task in OF_PACKAGES:
+        for by, at in map(str.split, ways):
+            tag = deploy.call(task, by, at)
+            assert tag, f"a call of {task} by {by} for {at} is lost"
+            for other_by, other_at in map(str.split, ways):
+                assert not deploy.call(task, other_by, other_at)
+            deploy.end(tag)
+        assert deploy.journal.most_open(task=task) == 1
+
+
+def refuse_a_call_by_the_unique_key_alone(deploy: Deploy, task: str) -> None:
+    """Such a call leaves no old lock, else the first call after it would be lost."""
+    tag = deploy.call(task, "new", "new")
+    assert tag
+    assert not deploy.call(task, "between", "between")
+    deploy.end(tag)
 
 
 @pytest.mark.promise(
@@ -128,6 +142,8 @@ def test_a_worker_without_the_bridge_leaves_the_old_lock_of_a_publisher_with_it(
     make_lab: Callable[..., Lab],
 ) -> None:
     deploy = Deploy(make_lab, ("between", "new"))
+    for task in OF_PACKAGES:
+        refuse_a_call_by_the_unique_key_alone(deploy, task)
     tag = deploy.call(DIGEST, "between", "new")
     assert tag
     deploy.labs["new"].open(tag)

@@ -21,6 +21,7 @@ from celery_exclusive.core.operations import (
     Renew,
     Requeue,
     Restore,
+    StandBehind,
 )
 from celery_exclusive.core.records import NEVER
 from celery_exclusive.stores.base import Reply, Wake
@@ -171,8 +172,9 @@ class Actor:
         operations: list[Asked] = [
             Release(id, token, self._ending()),
             Requeue(id, token, self._ttl()),
-            Remove(id, self._random.choice(("done", "open", "superseded"))),
+            Remove(id, self._random.choice(("done", "open", "superseded", "aside"))),
             Recall(id),
+            StandBehind(id),
             Drop(id, token),
             Drop(id, token),
             GiveUp(id, self._chance(0.5)),
@@ -195,6 +197,7 @@ class Actor:
             "expires_in": self._random.choice(times),
             "gives_up_in": self._random.choice(times),
             "replaces": self._chance(0.25),
+            "queue": self._random.choice(("", "/low", "/low", "/high")),
         }
 
     def _chance(self, share: float) -> bool:

@@ -9,7 +9,7 @@ import time
 from pathlib import Path
 from typing import Any
 
-from celery_exclusive.core.operations import AcquireAlone, Applied, Enqueue, Reap, Renew
+from celery_exclusive.core.operations import Acquire, AcquireAlone, Applied, Enqueue, Reap, Renew
 from celery_exclusive.errors import NotDone, StoreUnavailable
 from celery_exclusive.stores.base import Reply, Store
 from celery_exclusive.stores.memcached.store import MemcachedStore
@@ -24,6 +24,7 @@ from tests.concurrent.round import KEYS, Round
 
 ROOT = Path(__file__).parents[2]
 PAUSE = 0.02
+HOUR = 3_600_000_000
 
 
 class Process(nursery.Nursery):
@@ -84,8 +85,15 @@ class Client:
         self._end(calls)
 
     def sweep(self) -> None:
-        """Sweep and look at each key. No other client makes a call then, so what is due has to be found."""
-        self._end([self._call(key, operation) for key in KEYS for operation in (Reap(), Look())])
+        """Let a run of each key die, sweep and look, while no other client calls: the sweep must find it."""
+        dies = Acquire("dies", "token", 1, 1_000, message=b"of a run that dies", recovers=True, order="any")
+        self.make(*((key, operation) for key in KEYS for operation in (dies, Reap(), Look())))
+
+    def make(self, *asked: tuple[str, Asked]) -> list[Call]:
+        """Make these calls alone."""
+        calls = [self._call(*it) for it in asked]
+        self._end(calls)
+        return calls
 
     def _end(self, calls: list[Call]) -> None:
         write(self._plan.folder / f"{self._number}.calls", calls)

@@ -47,7 +47,7 @@ def play(
     stage.note_met(read(plan.folder))
     stage.repair()
     with planted(plan.fault):
-        Client(plan, plan.clients).sweep()
+        Client(plan.patient, plan.clients).sweep()
     calls = [_settled(stage, call) for call in _parts(plan, read(plan.folder))]
     calls = [_of_store(call, marks) for call in calls]
     if stage.skips_locked:
@@ -114,7 +114,7 @@ def with_skips(calls: list[Call], *, locks_next: bool) -> Iterator[Call]:
                 if (it.client, it.begin) != (call.client, call.begin) and not isinstance(it.operation, Look)
                 if it.key == call.key or (locks_next and isinstance(it.operation, Reap))
             )
-            met = any(it.begin <= end and (it.end or NEVER) >= call.begin for it in others)
+            met = any(it.begin <= end and (it.end or it.last or NEVER) >= call.begin for it in others)
             yield replace(call, may_skip=met)
         else:
             yield call

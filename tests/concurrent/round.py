@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Literal
 
@@ -48,6 +48,11 @@ class Round:
     patience: float = 1.0
     fault: Fault = ""
     stale_url: str = ""
+
+    @property
+    def patient(self) -> Round:
+        """The same round for clients that wait until they have their answers."""
+        return replace(self, patience=60)
 
     @property
     def limits(self) -> dict[str, int]:

@@ -47,6 +47,7 @@ class State:
         limit = kept.limit if leases or places else 1
         self.normal = (
             limit,
+            kept.queue,
             due,
             fence,
             epoch,

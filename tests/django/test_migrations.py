@@ -22,6 +22,12 @@ COLUMNS = """SELECT table_name, column_name, data_type, is_nullable FROM informa
 WHERE table_name LIKE 'exclusive2%' ORDER BY table_name, ordinal_position"""
 CONNECTED = """import django; django.setup()
 from django.db import connections; connections["{alias}"].ensure_connection()"""
+CLERK = """import django; django.setup()
+from django.contrib.auth.models import Permission, User
+clerk, _ = User.objects.get_or_create(username="clerk")
+"""
+GIVEN = "clerk.user_permissions.set(Permission.objects.filter(codename__endswith='_lock'))\n"
+HAS = "print(*sorted(clerk.get_all_permissions()))"
 INDEXES = "SELECT indexname, indexdef FROM pg_indexes WHERE tablename LIKE 'exclusive2%' ORDER BY indexname"
 
 
@@ -114,6 +120,17 @@ def test_a_migration_that_was_recorded_when_the_locks_were_elsewhere_is_told(tmp
     shop.manage(*first.split())
     shop.manage(*second.split())
     assert "W009" not in shop.check("--database", "default")
+
+
+@pytest.mark.proves("Django, admin")
+def test_a_permission_that_was_given_under_the_first_migrations_stays(tmp_path: Path) -> None:
+    shop = with_file(tmp_path)
+    shop.manage("migrate", "auth")
+    shop.manage("migrate", "celery_exclusive", "0002")
+    given = shop.run("-c", CLERK + GIVEN + HAS).stdout
+    assert given.count("celery_exclusive.") == 3
+    shop.manage("migrate", "celery_exclusive")
+    assert shop.run("-c", CLERK + HAS).stdout == given
 
 
 @pytest.mark.promise(

@@ -17,7 +17,6 @@ from django.test import Client
 client = Client()
 client.force_login(User.objects.create_superuser("root"))
 print(client.get("/admin/celery_exclusive/lock/", follow=True).content.decode())
-print("index:", client.get("/admin/").content.decode())
 """
 
 
@@ -28,7 +27,7 @@ def atomic(database: dict[str, Any], **test: Any) -> dict[str, Any]:
 def passes(shop: Shop) -> None:
     said = shop.manage("test", "--noinput")
     assert "\nOK\n" in said, said
-    assert "Found 15 test(s)" in said
+    assert "Found 11 test(s)" in said
 
 
 @pytest.mark.promise(
@@ -53,12 +52,11 @@ def test_the_shop_s_tests_pass_with_locks_in_the_default_database_in_postgres(po
 
 
 @pytest.mark.promise(
-    "Django's admin shows holder, age and line of the locks of this namespace, and waiting tasks with "
-    "their places; of any store it shows the page of locks. It adds, changes and deletes nothing. To release "
-    "a lock is a permission of its own, refused while the holder runs, and logged; on the page a release by "
-    "force asks twice",
+    "Django's admin shows the page of locks, whatever the store, and adds, changes and deletes no rows. To "
+    "see the page, to release a key, to do so by force and to drop a task need permissions of their own; "
+    "each action is logged",
     name="Django, admin",
-    broke="other namespaces shown; the permission not asked for; nothing logged; free keys shown",
+    broke="a permission not asked for; nothing logged",
     also="the project's own tests, `tests/django/shop/orders/tests.py`",
 )
 def test_the_admin_tells_that_tables_are_missing_and_shows_a_page_of_another_store(tmp_path: Path) -> None:
@@ -66,10 +64,7 @@ def test_the_admin_tells_that_tables_are_missing_and_shows_a_page_of_another_sto
     shop.manage("migrate")
     said = shop.run("-c", CALLED).stdout
     assert "lacks the tables for locks: run `python manage.py migrate celery_exclusive --data" in said
-    assert 'href="/admin/celery_exclusive/lock/"' in said
     shop.settings["CELERY_EXCLUSIVE_STORE"] = "memory://"
-    page, _, index = shop.run("-c", CALLED.replace("root", "other")).stdout.partition("index:")
+    page = shop.run("-c", CALLED.replace("root", "other")).stdout
     assert "No key needs a person." in page
     assert "memory://" in page
-    assert 'href="/admin/celery_exclusive/lock/"' in index
-    assert "/admin/celery_exclusive/waitingtask/" not in index

@@ -79,6 +79,7 @@ class Protocol:
     keeps_messages: bool = True
     sweeps_wait: bool = True
     keeps_places: bool = True
+    knows_queues: bool = True
 
     def id_of(self, message: str) -> str:
         if message.endswith(REJECTED):
@@ -98,7 +99,8 @@ class Setting:
     their places in line when they are published, and start in this order. `kills`: the body of the first task
     kills its worker each time, so often at most. `hangs`: it never ends, and all other messages expire.
     `crowded`: a step reads as little of the holders as of a key with many. `gives_up`: messages that wait in
-    line give up. `replaces`: a newer message replaces the one that waits.
+    line give up. `replaces`: a newer message replaces the one that waits. `queues`: with 2, the first task is
+    in another queue than the others. `asleep`: no worker ever comes to that queue.
     """
 
     name: str = field(compare=False)
@@ -123,12 +125,16 @@ class Setting:
     crowded: bool = False
     gives_up: bool = False
     replaces: bool = False
+    queues: int = 1
+    asleep: bool = False
     offers_in_line: int = OFFERS_IN_LINE
     offers_aside: int = OFFERS_ASIDE
 
     @property
     def offers_matter(self) -> int:
         """The number up to which offers are counted. 0: no world has so many that they matter."""
+        if self.queues > 1:  # it matters whether there was one
+            return 2
         return 0 if self.offers_in_line == OFFERS_IN_LINE else self.offers_in_line + self.offers_aside
 
 
@@ -164,6 +170,7 @@ class Store(NamedTuple):
     line: tuple[Place, ...] = ()
     tombstones: tuple[tuple[str, str], ...] = ()
     due: bool = False
+    queue: str = ""
 
 
 class Slot(NamedTuple):
@@ -280,14 +287,18 @@ class Model:
     def start(self) -> World:
         messages = "abcdef"[: self.setting.tasks]
         budget = Budget(*(getattr(self.setting, name) for name in Budget._fields))
-        fates = tuple((it, Fate(owed=not (self.setting.hangs and it == "a"))) for it in messages)
+        never_ends = self.setting.hangs or self.setting.asleep
+        fates = tuple((it, Fate(owed=not (never_ends and it == "a"))) for it in messages)
         if self.setting.ordered:
             return World(Store(), (), (), (), fates, budget, tuple(messages))
         return World(Store(), tuple((message, FRESH) for message in messages), (), (), fates, budget)
 
     def moves(self, world: World) -> Iterator[Move]:
         for label, changed, is_progress in self._moves(world):
-            yield Move(label, self._forget(changed), is_progress)
+            seen = changed
+            if self.setting.asleep:  # nobody sees what is in the queue of the first task
+                seen = _world(changed, queue=[copy for copy in changed.queue if copy[0] != "a"])
+            yield Move(label, self._forget(seen), is_progress)
 
     def _moves(self, world: World) -> Iterator[Move]:
         yield from self._publisher_goes_on(world)
@@ -325,7 +336,9 @@ class Model:
             return
         message, *later = world.unsent
         expires_in, terms = self._expires_in(message), self._terms(message)
-        operation = Enqueue(message, message.encode(), self.setting.limit, expires_in, **terms)
+        operation = Enqueue(
+            message, message.encode(), self.setting.limit, expires_in, queue=self._queue(message), **terms
+        )
         store, answer, wakes = self._ask(world.store, operation, mine=False)
         copies = [(woken, PROMOTED) for woken in wakes]
         enqueued = _world(world, store=store, queue=[*world.queue, *copies])._replace(unsent=tuple(later))
@@ -347,7 +360,8 @@ class Model:
         untouched = [message for message, kind in world.queue if kind == FRESH and len(message) == 1]
         for copy in dict.fromkeys(world.queue):
             message, kind = copy
-            if kind == FRESH and message in untouched[1:]:
+            is_alike = self.setting.queues == 1 and kind == FRESH
+            if is_alike and message in untouched[1:]:
                 continue  # tasks are alike until they are taken: without loss of generality in this order
             queue = list(world.queue)
             queue.remove(copy)
@@ -626,8 +640,13 @@ class Model:
             recovers=self.setting.recovers and self.protocol.keeps_messages,
             order="published" if self.setting.ordered and self.protocol.keeps_places else None,
             expires_in=self._expires_in(slot.message),
+            queue=self._queue(slot.message),
             **({} if slot.phase == REDELIVERED else self._terms(slot.message)),
         )
+
+    def _queue(self, message: str) -> str:
+        is_other = self.setting.queues > 1 and message[0] != "a"
+        return "/other" if is_other else "/"
 
     def _expires_in(self, message: str) -> int | None:
         return LATER - NOW if self.setting.hangs and message != "a" and not self.setting.gives_up else None
@@ -660,6 +679,8 @@ class Model:
     ) -> tuple[Store, object, tuple[str, ...]]:
         id = "" if isinstance(operation, Reap) else operation.id
         document, line = _load(store, id, self.setting.limit, mine=mine)
+        if self.protocol.knows_queues:
+            document = replace(document, queue=store.queue)
         seen, seen_line = _as_of_many(document, line, operation) if self.setting.crowded else (document, line)
         transition = self.protocol.step(seen, seen_line, operation, NOW)
         if isinstance(transition.answer, Granted) and not mine and transition.answer.fence <= LAST_FENCE:
@@ -699,7 +720,8 @@ class Model:
             is_known = transition.tombstone.startswith((BEGUN, OVER))
             tombstones[id] = transition.tombstone if is_known else "another"
         marks = tuple(sorted(tombstones.items()))
-        changed = Store(tuple(leases), tuple(places), marks, transition.due is not None)
+        queue = transition.document.queue if self.setting.queues > 1 else ""
+        changed = Store(tuple(leases), tuple(places), marks, transition.due is not None, queue)
         return changed, transition.answer, tuple(messages[woken] for woken in transition.wake)
 
     def _deaths(self, entry: Entry) -> int:
@@ -728,7 +750,7 @@ class Model:
         if self.setting.ordered:
             owed = [name for name in world.owed if name < slot.message]
             gone = [other.message for other in world.slots if other.phase == RUNNING]
-            gone += [place.message for place in world.store.line if place.over is not None]
+            gone += [place.message for place in world.store.line if place.state == "aside"]
             gone += [id for id, mark in world.store.tombstones if mark.startswith(OVER)]
             earlier = [name for name in owed if name not in gone]
             if len(earlier) >= self.setting.limit:  # each of fewer has a slot that is offered to it

@@ -25,6 +25,7 @@ QUICK = (
     Setting("messages expire behind a body that hangs", hangs=True, tasks=3, workers=3, slow=2),
     Setting("give up: a crash, a slow queue", gives_up=True, crashes=1, slow=1),
     Setting("latest: a slow queue", replaces=True, tasks=3, slow=1),
+    Setting("order: a queue without a worker", ordered=True, queues=2, asleep=True, tasks=3, crashes=1),
 )
 SETTINGS = (
     *QUICK,
@@ -57,6 +58,9 @@ SETTINGS = (
     Setting("latest: limit 2, early ack", replaces=True, tasks=4, workers=3, limit=2, early=True, slow=1),
     Setting("latest, give up", replaces=True, gives_up=True, tasks=3, hangs=True, slow=1),
     Setting("order: early ack, a crash", ordered=True, early=True, tasks=3, crashes=1, slow=1),
+    Setting("two queues: a crash, a slow queue", queues=2, crashes=1, slow=2),
+    Setting("two queues: order, recover, a crash", queues=2, ordered=True, recovers=True, crashes=1, slow=1),
+    Setting("two queues: give up, early ack", queues=2, gives_up=True, early=True, tasks=3, slow=1),
     Setting(
         "every head steps aside: a crash, a slow queue", offers_in_line=1, offers_aside=5, crashes=1, slow=1
     ),
@@ -97,6 +101,7 @@ LARGE = (
     Setting("three tasks", tasks=3, workers=3, crashes=1, slow=1, pauses=1),
     Setting("limit 2", tasks=3, workers=3, limit=2, crashes=1, lost_acks=1),
     Setting("aside", offers_in_line=1, offers_aside=6, crashes=1, lost_acks=1, unfinished=1, slow=1),
+    Setting("three tasks in two queues", queues=2, tasks=3, crashes=1, slow=1),
     Setting("three aside", tasks=3, offers_in_line=1, offers_aside=5, crashes=1, slow=1),
 )
 
@@ -262,6 +267,10 @@ CONTROLS = {
     "what has begun gives up": (
         Setting("give up: recover, a crash", gives_up=True, recovers=True, crashes=1),
         Protocol(_all_give_up),
+    ),
+    "the line does not know its queues": (
+        Setting("order: a queue without a worker", ordered=True, queues=2, asleep=True, slow=1),
+        Protocol(knows_queues=False),
     ),
     "any token will do": (Setting("a lost connection", lost_acks=1), Protocol(_any_token)),
     "nobody is woken": (Setting("no fault at all"), Protocol(_no_offer)),

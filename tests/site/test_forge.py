@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 from functools import cache
 from pathlib import Path
@@ -18,7 +19,7 @@ WORKFLOWS = sorted((ROOT / ".github/workflows").glob("*.yml"))
 FORMS = sorted((ROOT / ".github/ISSUE_TEMPLATE").glob("*.yml"))
 OTHERS = [ROOT / ".pre-commit-config.yaml", ROOT / "CITATION.cff"]
 HOST = re.compile(r"\b[\w-]+\.(org|com|net|io|dev)\b")
-PINNED = re.compile(r"\./\S+|[\w-]+/[\w/-]+@(v\d+|release/v\d+)")
+PINNED = re.compile(r"uses: (\./\S+|[\w-]+/[\w/-]+@[0-9a-f]{40} # v\d+\.\d+\.\d+)")
 
 pytestmark = pytest.mark.skipif(not WORKFLOWS, reason="this copy of the sources has no .github/")
 
@@ -48,11 +49,11 @@ def names(file: Path) -> str:
 
 
 @pytest.mark.promise(
-    "Workflows of a forge call targets of the Makefile and sessions of noxfile.py, pin actions by their "
-    "major versions, may write nothing but what a job needs, and name no host of a registry. No forge has "
-    "run them yet",
+    "Workflows of a forge call targets of the Makefile and sessions of noxfile.py, pin actions by the "
+    "commits of their releases, may write nothing but what a job needs, and name no host of a registry. No "
+    "forge has run them yet",
     name="workflows",
-    broke="a target that is not there; a tag of no session; an action without a version; a right to write",
+    broke="a target that is not there; a tag of no session; an action by its tag; a right to write",
 )
 @pytest.mark.parametrize("file", WORKFLOWS, ids=names)
 def test_a_workflow_calls_what_is_there_and_may_write_only_what_it_needs(file: Path) -> None:
@@ -68,8 +69,8 @@ def test_a_workflow_calls_what_is_there_and_may_write_only_what_it_needs(file: P
     targets = set(re.findall(r"^([a-z-]+):", (ROOT / "Makefile").read_text(), re.MULTILINE))
     called = {found[1] for step in steps(file) if (found := re.match(r"make ([a-z-]+)", step.get("run", "")))}
     assert called <= targets
-    used = [each["uses"] for each in (*steps(file), *workflow["jobs"].values()) if "uses" in each]
-    assert not [action for action in used if not PINNED.fullmatch(action)]
+    used = re.findall(r"^[ -]*(uses: .*)$", file.read_text(), re.MULTILINE)
+    assert not [line for line in used if not PINNED.fullmatch(line)]
 
 
 @pytest.mark.proves("workflows")
@@ -115,11 +116,26 @@ def test_each_place_that_lists_versions_has_the_same_ones() -> None:
         "valkey/valkey": "Valkey",
     }
     for image in values("servers", "image"):
-        name, _, version = image.removesuffix("-bookworm").partition(":")
+        name, _, version = image.partition("@")[0].removesuffix("-bookworm").partition(":")
         rows[servers[name]] = [*rows.get(servers[name], ()), version]
     for name, versions in rows.items():
         cells = " ".join(re.findall(rf"^\| (.*\b{name} .*?) \|", page, re.MULTILINE))
         assert not [version for version in versions if not re.search(rf"(?<![\d.]){version}\b", cells)], name
+
+
+@pytest.mark.proves("workflows")
+def test_the_rules_that_raise_pins_find_the_requirements_and_the_images_of_servers() -> None:
+    found = json.loads((ROOT / ".github/renovate.json").read_text())
+    (pattern,) = found["pip_requirements"]["managerFilePatterns"]
+    pinned = [names(file) for file in (ROOT / "requirements").glob("*.txt")]
+    assert pinned
+    assert all(re.search(pattern.strip("/"), name) for name in pinned)
+    ((images,),) = (each["matchStrings"] for each in found["customManagers"])
+    images = re.compile(images.replace("(?<", "(?P<"))
+    workflow = (ROOT / ".github/workflows/test.yml").read_text()
+    read = [f"{each['depName']}:{each['currentValue']}" for each in images.finditer(workflow)]
+    assert read == [image.partition("@")[0] for image in values("servers", "image")]
+    assert images.search(f'image: "redis:8@sha256:{"0" * 64}"')
 
 
 @pytest.mark.promise(

@@ -19,6 +19,8 @@ from tests.maria import MariaDatabase, MariaServer
 from tests.postgres import PostgresDatabase, PostgresServer
 
 Database = PostgresDatabase | MariaDatabase
+IMPATIENT = (server, mysql_connection, postgres_connection)
+"""The modules that have the limit of a call."""
 StartDatabase = Callable[..., PostgresServer | MariaServer]
 
 
@@ -66,11 +68,20 @@ def other(database: Database) -> Iterator[ServerStore]:
     opened.close()
 
 
+@pytest.fixture(autouse=True, scope="package")
+def patience() -> Iterator[None]:
+    """Wait for the databases of the run as long as ten processes take that make tables at the same time."""
+    with pytest.MonkeyPatch.context() as patch:
+        for module in IMPATIENT:
+            patch.setattr(module, "PATIENCE", 30)
+        yield
+
+
 @pytest.fixture
 def long_waits(monkeypatch: pytest.MonkeyPatch) -> None:
     """Let calls wait for locks of others for longer than a busy machine takes to see that they wait."""
     for module, name in ((mysql_statements, "SESSION"), (mysql_statements, "BEGIN")):
         monkeypatch.setattr(module, name, re.sub(r"= [23]\b", "= 60", getattr(module, name)))
     monkeypatch.setattr(postgres_statements, "BEGIN", re.sub("'[235]s'", "'60s'", postgres_statements.BEGIN))
-    for module in (server, mysql_connection, postgres_connection):
+    for module in IMPATIENT:
         monkeypatch.setattr(module, "PATIENCE", 60)

@@ -15,6 +15,7 @@ from celery_exclusive.core.operations import (
     Enqueue,
     ForceRelease,
     GiveUp,
+    KeyOperation,
     Order,
     Recall,
     Release,
@@ -22,6 +23,7 @@ from celery_exclusive.core.operations import (
     Renew,
     Requeue,
     Restore,
+    StandBehind,
 )
 from celery_exclusive.core.records import NEVER, SECOND, SENT_LIFE, Phase
 
@@ -29,6 +31,8 @@ OFFER = 5 * SECOND
 TOMBSTONE = 600 * SECOND
 LIMITS = {"one at a time": 1, "two:ü": 2}
 IDS = ("a", "b", "c", "d", "ünï/1")
+CROWD = 500
+"""A limit above all crowds."""
 
 
 @dataclass(frozen=True)
@@ -51,6 +55,23 @@ class Take:
     expires_in: int | None = None
     gives_up_in: int | None = None
     replaces: bool = False
+    queue: str = ""
+
+
+@dataclass(frozen=True)
+class Crowd:
+    """So many tasks acquire a key at once, with their messages kept or without. Nobody looks meanwhile."""
+
+    key: str
+    first: int
+    count: int
+    ttl: int
+    recovers: bool
+
+    def takes(self) -> list[Take]:
+        ids = map(str, range(self.first, self.first + self.count))
+        terms = {"late": self.recovers, "at_once": True, "recovers": self.recovers}
+        return [Take(self.key, id, "t1", self.ttl, CROWD, "fresh", b"one", **terms) for id in ids]
 
 
 @dataclass(frozen=True)
@@ -81,9 +102,7 @@ class ComeAgain:
 @dataclass(frozen=True)
 class Give:
     key: str
-    operation: (
-        AcquireAlone | Enqueue | Release | Requeue | Remove | Recall | Drop | GiveUp | ForceRelease | Restore
-    )
+    operation: KeyOperation
 
 
 @dataclass(frozen=True)
@@ -114,7 +133,7 @@ class Ignore:
     is_seen: bool
 
 
-Action = Take | Follow | Finish | ComeAgain | Give | Keep | Reap | Wait | Ignore
+Action = Take | Crowd | Follow | Finish | ComeAgain | Give | Keep | Reap | Wait | Ignore
 
 keys = some.sampled_from((*LIMITS, *LIMITS, "one at a time"))
 tokens = some.sampled_from(("t1", "t1", "t1", "t 2"))
@@ -144,8 +163,10 @@ queued = some.just("queued")
 orders = some.sampled_from((None, None, None, "published", "any"))
 rarely = some.sampled_from((False, False, True))
 expiries = some.sampled_from((None, None, None, None, 0, SECOND, OFFER, 60 * SECOND))
+queues = some.sampled_from(("", "/low", "/low", "/low", "/12 hïgh"))
 windows = some.sampled_from(((0, 0), (SECOND, 3 * SECOND), (SECOND, 60 * SECOND)))
 neglect = some.builds(Ignore, some.sampled_from((8, 9, 9, 17, 24)), some.sampled_from((False, False, True)))
+no_crowds: Strategy[list[Action]] = some.just([])
 
 
 def histories_of(
@@ -156,11 +177,13 @@ def histories_of(
     longest: int,
     share: tuple[bool, ...],
     crowd: int | None = None,
+    crowds: Strategy[list[Action]] = no_crowds,
 ) -> Strategy[list[Action]]:
     """A line of some ids, which nobody looks after perhaps, and then what happens to these ids.
 
     `limits` are those of deliveries, where None is the key's usual one, `chosen` those of other operations.
     `share`: how many of the operations are of those that have a limit. `crowd` is the limit of the first ids.
+    `crowds` are there before them all.
     """
     taken = some.none() | some.tuples(ids, phases)
     take = (
@@ -180,18 +203,19 @@ def histories_of(
         expiries,
         expiries,
         rarely,
+        queues,
     )
     arrivals = some.builds(
         Take, keys, ids, some.just("t1"), ttls, some.just(crowd), some.just("fresh"), some.just(b"one")
     )
     inherited = some.none() | some.tuples(ids, tokens)
-    removals = some.builds(Remove, ids, some.sampled_from(("done", "open", "superseded")))
+    removals = some.builds(Remove, ids, some.sampled_from(("done", "open", "superseded", "aside")))
     renewals = some.lists(some.tuples(keys, some.builds(Renew, ids, tokens, ttls)), max_size=4).map(tuple)
     contents = some.sampled_from((b"one", b"two"))
     terms = (expiries, expiries, rarely)
     with_limits = some.one_of(
         some.builds(Take, *take),
-        some.builds(Give, keys, some.builds(Enqueue, ids, contents, chosen, *terms)),
+        some.builds(Give, keys, some.builds(Enqueue, ids, contents, chosen, *terms, queue=queues)),
         some.builds(Give, keys, some.builds(Enqueue, ids, contents, chosen, waits=windows)),
         some.builds(Give, keys, some.builds(Restore, ids, tokens, ttls, chosen)),
     )
@@ -208,6 +232,7 @@ def histories_of(
             some.builds(ForceRelease, ids)
             | some.builds(GiveUp, ids, some.booleans())
             | some.builds(Recall, ids)
+            | some.builds(StandBehind, ids)
             | some.builds(Drop, ids, tokens),
         ),
         some.builds(
@@ -228,7 +253,8 @@ def histories_of(
     )
     actions = some.sampled_from(share).flatmap(lambda has_limit: with_limits if has_limit else others)
     return some.builds(
-        lambda crowd, neglect, rest: [*crowd, *neglect, *rest],
+        lambda crowds, first, neglect, rest: [*crowds, *first, *neglect, *rest],
+        crowds,
         some.lists(arrivals, min_size=shortest, max_size=longest),
         some.just([]) | some.tuples(neglect, some.builds(Take, *take) | arrivals),
         some.integers(0, 3).flatmap(
@@ -264,7 +290,33 @@ crowded = histories_of(
     crowd=20,
 )
 """With more holders than a step reads."""
-histories = some.sampled_from((few, many, many, crowded)).flatmap(lambda kind: kind)
+
+
+def _crowds(early: int, late: int, ttls: tuple[int, int], pause: int) -> list[Action]:
+    """Two crowds of one key, one with its messages kept, and perhaps an outage in which they expire."""
+    first = Crowd("one at a time", 0, early, ttls[0], recovers=False)
+    return [first, Crowd("one at a time", early, late, ttls[1], recovers=True), Wait(pause)]
+
+
+lives = some.sampled_from((SECOND, SECOND, 30 * SECOND, 86_400 * SECOND))
+huge = histories_of(
+    some.sampled_from((*IDS, "0", "1", *map(str, range(0, 400, 25)))),
+    some.sampled_from((9, 12, CROWD, CROWD)),
+    some.sampled_from((12, CROWD)),
+    shortest=0,
+    longest=2,
+    share=(False, False, True),
+    crowd=CROWD,
+    crowds=some.builds(
+        _crowds,
+        some.integers(0, 250),
+        some.integers(0, 150),
+        some.tuples(lives, lives),
+        some.sampled_from((0, SECOND, 30 * SECOND)),
+    ),
+)
+"""With up to 400 holders, of whom a step does not even read all that have expired together."""
+histories = some.sampled_from((few, many, many, crowded, huge)).flatmap(lambda kind: kind)
 
 
 def take(
@@ -303,8 +355,29 @@ def begin_unique(id: str) -> tuple[Action, ...]:
     return Give("one at a time", AcquireAlone(id, "t0", 86_400 * SECOND, None, "queued")), keep(id)
 
 
+def publish(id: str, queue: str) -> Give:
+    """A call that takes its place in line."""
+    return Give("one at a time", Enqueue(id, b"one", queue=queue))
+
+
 FINISHED = [take("a"), take("b"), Finish(0), Follow(0, False), Finish(0)]
 RARE: dict[str, list[Action]] = {
+    "more leases die together than a step ends, and the sweep has a limit": [
+        Crowd("one at a time", 0, 52, SECOND, recovers=False),
+        Crowd("one at a time", 52, 91, SECOND, recovers=True),
+        Wait(SECOND),
+        *(Reap(2, 0) for _ in range(3)),
+    ],
+    "more leases expire together than a step reads, with and without their messages": [
+        Crowd("one at a time", 0, 150, 30 * SECOND, recovers=False),
+        Wait(SECOND),
+        Crowd("one at a time", 150, 60, 30 * SECOND, recovers=True),
+        Wait(40 * SECOND),
+        Give("one at a time", Release("3", "t1")),
+        Take("one at a time", "new", "t1", 30 * SECOND, CROWD, "fresh", b"one", at_once=True, recovers=True),
+        Keep(tuple(("one at a time", Renew(str(number), "t1", 30 * SECOND)) for number in range(150, 180))),
+        *(Reap(9, 0) for _ in range(3)),
+    ],
     "each call replaces the one before it, and nobody takes what was replaced": [
         *(take(id, replaces=True) for id in "abcd"),
         Reap(9, 0),
@@ -313,6 +386,53 @@ RARE: dict[str, list[Action]] = {
         Follow(-1, True),
         Finish(0),
         take("e", replaces=True),
+    ],
+    "a call in another queue passes the ones that nobody takes": [
+        publish("a", "/low"),
+        publish("b", "/low"),
+        publish("c", "/high"),
+        *(it for _ in range(4) for it in (Wait(OFFER), Reap(9, 0))),
+        Follow(-1, False),
+        Follow(-2, False),
+        publish("d", "/low"),
+        Finish(0),
+        *(it for _ in range(3) for it in (Wait(2 * OFFER), Reap(9, 0))),
+    ],
+    "several step aside at once, and are offered in the order of their ids": [
+        *(Give("two:ü", Enqueue(id, b"one", 2, queue="/low")) for id in "dcba"),
+        Give("two:ü", Enqueue("ünï/1", b"one", 2, queue="/high")),
+        *(it for _ in range(4) for it in (Wait(OFFER), Reap(9, 0))),
+    ],
+    "a call stands behind the first of two that have long offers, and behind one whose wait is over": [
+        *(Give("two:ü", Enqueue(id, b"one", 2)) for id in "ab"),
+        Give("two:ü", StandBehind("a")),
+        *(it for _ in range(2) for it in (Wait(OFFER), Reap(9, 0))),
+        *(take(id, replaces=True) for id in "abc"),
+        Give("one at a time", StandBehind("b")),
+        Give("one at a time", StandBehind("elsewhere")),
+    ],
+    "a message of another queue replaces the one that waits": [
+        take("a"),
+        take("b", replaces=True, queue="/low"),
+        take("c", replaces=True, queue="/high"),
+        publish("d", "/high"),
+        Finish(0),
+        *(it for _ in range(3) for it in (Wait(OFFER), Reap(9, 0))),
+    ],
+    "a renewal leaves the queues of a line as they are": [
+        take("a"),
+        publish("b", "/low"),
+        Keep((("one at a time", Renew("a", "t1", 30 * SECOND)),)),
+        publish("c", "/high"),
+        Finish(0),
+        *(it for _ in range(3) for it in (Wait(OFFER), Reap(9, 0))),
+    ],
+    "calls of one queue wait for the first": [
+        *(publish(id, "/low") for id in "abc"),
+        *(it for _ in range(3) for it in (Wait(OFFER), Reap(9, 0))),
+        take("a", kind="promoted", queue="/low"),
+        Finish(0),
+        take("d", queue="/high"),
     ],
     "one that is offered the slot is not replaced": [
         take("a"),

@@ -30,13 +30,16 @@ SQLITE = {
     "no JSON": "UPDATE exclusive2_lock SET document = 'x'",
     "other JSON": "UPDATE exclusive2_lock SET document = '[]'",
     "no expiry": "UPDATE exclusive2_lock SET document = replace(document, 'expiry', 'ends')",
+    "a version": "UPDATE exclusive2_lock SET version = 0",
+    "a version in words": "UPDATE exclusive2_lock SET version = 'x'",
     "a place": "UPDATE exclusive2_line SET offer_until = 'soon'",
+    "offers without end": "UPDATE exclusive2_line SET offers = 9223372036854775807",
 }
 SERVERS = {
     f"{what} in {kind}": (kind, statement)
     for kind in ("postgres", "maria")
     for what, statement in SQLITE.items()
-    if what != "a place"
+    if what in ("no JSON", "other JSON", "no expiry", "a version")
 }
 """Their columns have types: a place that is no number cannot be written."""
 
@@ -91,7 +94,8 @@ def bench(request: pytest.FixtureRequest, tmp_path: Path) -> Any:
     name="damaged lock",
     broke=(
         "an error of one key ends the sweep, or the renewal, or the listing; not taken out of what is due; "
-        "not forgotten by `--force`; an error that names no key: all red on Redis and SQLite"
+        "not forgotten by `--force`; an error that names no key: all red on Redis and SQLite; a version of "
+        "0, or offers without end: a call that never returned, and held SQLite's write lock"
     ),
 )
 def test_the_reaper_sets_a_damaged_key_aside_and_looks_after_the_others(bench: Bench) -> None:
@@ -155,6 +159,21 @@ def test_a_page_of_a_damaged_line_says_so_and_other_lines_are_read(bench: Bench)
         bench.store.line("bad")
     for key in ("one", "two"):
         assert [(it.waiting.id, it.message) for it in bench.store.line(key).places] == [("b", b"message")]
+
+
+@pytest.mark.proves("damaged lock")
+@pytest.mark.parametrize("fence", [f"{2**63 - 1}", "inf", "nan", "x"])
+def test_an_odd_last_fence_in_redis_damages_no_key(
+    redis_server: RedisServer, redis_url: str, fence: str
+) -> None:
+    store = open_store(redis_url)
+    for number, acquire in enumerate((Acquire("a", "t", LIFE), Acquire("a", "t", LIFE, redelivered=True))):
+        with redis_server.client() as redis:
+            redis.set("cx2:{0}:fence", fence)
+        assert isinstance(store.apply(f"k{number}", acquire).answer, Granted)
+        assert isinstance(store.apply(f"k{number}", Acquire("b", "t", LIFE, message=b"m")).answer, Parked)
+        assert [place.waiting.id for place in store.line(f"k{number}").places] == ["b"]
+    store.close()
 
 
 @pytest.mark.proves("damaged lock")

@@ -42,7 +42,8 @@ def files(tmp_path: Path) -> Iterator[dict[str, dict[str, Any]]]:
 
 @pytest.mark.proves("Django, misuse")
 @pytest.mark.parametrize(
-    "url", ["django://", "django://default/app", "django://me@default", "django://:default"]
+    "url",
+    ["django://", "django://default/app", "django://me@default", "django://:default", "django://default?x=1"],
 )
 def test_a_url_that_is_not_an_alias_alone_is_refused(files: object, url: str) -> None:
     with pytest.raises(OptionError, match="write django://default"):
@@ -122,6 +123,32 @@ def test_a_lock_in_postgres_outlives_a_rollback_of_the_caller(postgres_url: str)
             assert cursor.fetchone() == (0,)
 
 
+@pytest.mark.proves("tables of another role")
+def test_an_alias_of_postgres_names_another_owner_of_the_tables(
+    postgres_database: PostgresDatabase, postgres_url: str
+) -> None:
+    named = "django://default?tables_of=migrator"
+    with configured({"default": postgresql(postgres_url)}):
+        with closing(open_store("django://default")) as store:
+            store.check()
+        postgres_database.ask("CREATE ROLE migrator; ALTER TABLE exclusive2_lock OWNER TO migrator")
+        try:
+            with (
+                closing(open_store("django://default")) as store,
+                pytest.raises(OptionError, match=r"belong to migrator.*\?tables_of=migrator"),
+            ):
+                store.check()
+            with closing(open_store(named)) as store:
+                store.check()
+        finally:
+            postgres_database.ask("ALTER TABLE exclusive2_lock OWNER TO tests; DROP ROLE migrator")
+    with (
+        configured({"default": MEMORY}),
+        pytest.raises(OptionError, match="only tables of PostgreSQL have owners"),
+    ):
+        open_store(named)
+
+
 def rolled_back(store: Store, statement: str = "SELECT 1") -> list[type]:
     """Acquire within a transaction that is undone, and again after it."""
     with transaction.atomic():
@@ -184,7 +211,11 @@ def test_tables_that_migrations_make_are_not_made_in_postgres(postgres_url: str)
 
 
 def refuses_to_make_tables(store: Store, command: str) -> None:
-    text = f"{store.url} lacks the tables for locks: run {command}"
+    zero = (
+        "; if that makes none, since they were dropped or it ran before this was the store, run "
+        "`python manage.py migrate celery_exclusive zero"
+    )
+    text = f"{store.url} lacks the tables for locks: run {command}{zero}"
     with pytest.raises(OptionError, match=text):
         store.check()
     with pytest.raises(StoreUnavailable, match=text):

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import traceback
 from contextlib import closing
 
 import pytest
 
+from celery_exclusive.errors import StoreUnavailable
 from celery_exclusive.stores.base import open_store
 from tests.proxy import Proxy
 from tests.servers import RedisServer
@@ -57,3 +59,29 @@ def test_a_lease_whose_reply_is_lost_is_released_when_the_store_answers_again(
         script.end()
         assert len(network.met) == 3
     assert_nothing_left(redis_server)
+
+
+@pytest.mark.promise(
+    "The traceback of a store that does not answer has no frames of its driver, whose error is the "
+    "`__context__` of ours",
+    broke="red before: four tracebacks of 90 lines",
+)
+@pytest.mark.parametrize(
+    "url",
+    [
+        "redis://127.0.0.1:1/0",
+        "redis+cluster://127.0.0.1:1",
+        "memcached://127.0.0.1:1",
+        "postgresql://tests@127.0.0.1:1/locks",
+        "mysql://tests@127.0.0.1:1/locks",
+    ],
+)
+def test_a_store_that_does_not_answer_prints_one_traceback(url: str) -> None:
+    store = open_store(url)
+    with pytest.raises(StoreUnavailable) as raised:
+        store.inspect("key")
+    printed = "".join(traceback.format_exception(raised.value))
+    assert printed.count("Traceback") == 1
+    assert "site-packages" not in printed
+    assert raised.value.__context__ is not None
+    store.close()

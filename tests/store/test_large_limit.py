@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
 
 from celery_exclusive.core.operations import Granted, Parked
 from celery_exclusive.core.records import OFFERED_AT_ONCE
-from tests.store.operations import take
+from tests.store.operations import give, take
 from tests.store.test_redis import RedisStore, commands, redis, store
 
 __all__ = ["redis", "store"]
@@ -53,3 +54,32 @@ def test_an_acquire_costs_as_many_commands_under_a_limit_of_a_million_as_under_o
         assert {type(reply.answer) for reply in replies} == {answer}
     assert costs[2] <= costs[1] == costs[0]
     assert max(sent[1:]) < 1.2 * sent[0]
+
+
+@pytest.mark.promise(
+    "A task that releases one of a hundred slots, and the next one that takes it, read as many tasks of the "
+    "line as under a limit of one",
+    name="slots of living leases",
+    figure="a task through a line of 1,000: 0.7 ms of Redis in place of 2.6 under a limit of 100",
+    broke="red before: 202 tasks in place of 4",
+)
+def test_a_task_under_a_limit_of_a_hundred_reads_as_many_of_the_line_as_under_one_of_one(
+    store: RedisStore, redis: Any
+) -> None:
+    for limit in (1, 100):
+        for number in range(limit + BEFORE):
+            store.apply(f"limit {limit}", take(str(number), limit=limit))
+
+    def reads(limit: int) -> list[str]:
+        """The ends of the parts of the line that are read."""
+        key, commands = f"limit {limit}", list[str]()
+        with redis.monitor() as monitor:
+            (wake,) = store.apply(key, give("0")).wake
+            promoted = replace(take(wake.id, limit=limit), promoted=wake.epoch)
+            assert isinstance(store.apply(key, promoted).answer, Granted)
+            redis.echo("over")
+            while "over" not in (command := monitor.next_command()["command"]):
+                commands.append(command)
+        return [it.split()[-2] for it in commands if it.startswith("ZRANGE ") and it.endswith("WITHSCORES")]
+
+    assert reads(1) == reads(100) == ["3", "3"]

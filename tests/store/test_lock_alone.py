@@ -11,7 +11,9 @@ from celery import Celery
 
 from celery_exclusive import install, lock
 from celery_exclusive.local import acquisition
+from celery_exclusive.stores.sql import store as sql_store
 from celery_exclusive.stores.sql import transaction
+from celery_exclusive.stores.sql.server import ServerTransaction
 
 
 @pytest.fixture(params=["sqlite", "postgres", "maria"])
@@ -34,7 +36,9 @@ def test_the_rows_of_ended_locks_are_deleted_as_fast_as_they_come(
 ) -> None:
     """Once in a minute would delete so many rows, and leave the others for ever."""
     monkeypatch.setattr(acquisition, "_SWEEPS", 0)
-    monkeypatch.setattr(transaction, "_ENDED_PER_SWEEP", 5)
+    monkeypatch.setattr(transaction, "_ENDED_AT_ONCE", 5)
+    monkeypatch.setattr(sql_store, "_PARTS_OF_SWEEP", 1)
+    monkeypatch.setattr(ServerTransaction, "kept_ended", 0)
 
     def use_locks(name: str, count: int) -> None:
         for number in range(count):

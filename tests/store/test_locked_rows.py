@@ -14,7 +14,7 @@ from celery_exclusive import StoreUnavailable, install, lock
 from celery_exclusive.core.claim import Claim
 from celery_exclusive.core.delivery import Claims
 from celery_exclusive.core.operations import Renew
-from celery_exclusive.core.records import SECOND
+from celery_exclusive.core.records import NAMED, SECOND
 from celery_exclusive.local.heartbeat import heartbeat
 from celery_exclusive.stores.sql.server import ServerStore
 from celery_exclusive.worker.heartbeat import Heartbeat
@@ -65,6 +65,24 @@ def test_a_locked_row_holds_up_the_renewal_of_its_own_lease_alone(
     assert store.renew(leases) == [True, True, False, True]
 
 
+def test_a_locked_lease_of_a_crowded_key_holds_up_its_own_renewal_alone(
+    store: ServerStore, database: Database
+) -> None:
+    for number in range(NAMED + 2):
+        store.apply("crowd", take(f"{number}", limit=20))
+    store.apply("a", take("x"))
+    leases = [("crowd", Renew(id, f"token of {id}", LONGER)) for id in ("1", "2", "nobody")]
+    with database.stranger() as stranger:
+        stranger.execute("BEGIN")
+        stranger.execute(
+            """SELECT 1 FROM exclusive2_holder
+            WHERE namespace = 'cx' AND "key" = 'crowd' AND id = '1' FOR UPDATE"""
+        )
+        assert store.renew([*leases, ("a", SHORT)]) == [None, True, False, True]
+        stranger.execute("COMMIT")
+    assert store.renew([*leases, ("a", SHORT)]) == [True, True, False, True]
+
+
 def test_a_locked_row_stops_no_sweep_of_other_lines(store: ServerStore, database: Database) -> None:
     start = 1_700_000_000 * SECOND
     store.clock = lambda: start
@@ -79,11 +97,9 @@ def test_a_locked_row_stops_no_sweep_of_other_lines(store: ServerStore, database
 
 
 @pytest.mark.usefixtures("long_waits")
-@pytest.mark.parametrize("kind", ["postgres"])
 def test_a_lease_that_is_asked_for_a_locked_row_stops_no_sweep(
     store: ServerStore, database: Database
 ) -> None:
-    """On MariaDB the sweep waits, as known-limits.md says."""
     for key in "ab":
         store.apply(key, take("x"))
     with row_locked(database, "a") as let_go:

@@ -270,7 +270,7 @@ def test_a_server_that_is_gone_or_does_not_answer_is_said_to_be_so_and_comes_bac
     start_memcached: Callable[..., MemcachedServer],
 ) -> None:
     server = start_memcached()
-    with closing(open_store(f"{server.url}?timeout=0.2")) as store:
+    with closing(open_store(f"{server.url}?timeout=1")) as store:
         fence(store.apply("key", take("a")).answer)
         server.pause()
         with pytest.raises(StoreUnavailable, match=r"does not answer: .*timed out"):
@@ -292,7 +292,7 @@ def test_a_write_that_arrives_late_does_not_change_what_was_written_meanwhile(
 ) -> None:
     with (
         Proxy(memcached_server.port) as proxy,
-        closing(open_store(f"memcached://127.0.0.1:{proxy.port}?timeout=0.3")) as slow,
+        closing(open_store(f"memcached://127.0.0.1:{proxy.port}?timeout=1")) as slow,
         closing(open_store(memcached_url)) as store,
     ):
         if isinstance(verb, Release):
@@ -316,7 +316,7 @@ def test_a_write_that_arrives_late_does_not_change_what_was_written_meanwhile(
 def test_a_partition_is_told_and_ends(memcached_server: MemcachedServer, memcached_url: str) -> None:
     with (
         Proxy(memcached_server.port) as proxy,
-        closing(open_store(f"memcached://127.0.0.1:{proxy.port}?timeout=0.3")) as store,
+        closing(open_store(f"memcached://127.0.0.1:{proxy.port}?timeout=1")) as store,
     ):
         fence(store.apply("key", take("a")).answer)
         for cut in (proxy.cut, lambda: proxy.drop(requests=True), lambda: proxy.drop(replies=True)):

@@ -154,7 +154,7 @@ def test_a_call_whose_connection_the_server_ends_is_made_again(postgres_database
         store.epoch()
         with postgres_database.stranger() as stranger:
             stranger.execute("BEGIN")
-            stranger.execute("SELECT FROM exclusive2_namespace FOR UPDATE")
+            stranger.execute("LOCK TABLE exclusive2_lock IN EXCLUSIVE MODE")
             granting = pool.submit(store.apply, "key", take("a"))
             while not postgres_database.blocked():
                 pass

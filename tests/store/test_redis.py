@@ -140,7 +140,7 @@ def test_the_reaper_clears_what_an_operator_deleted(store: RedisStore, redis: An
     store.apply("key", take("b"))
     redis.delete(*(f"cx2:{{0}}:{kind}:key" for kind in "lqaom"))
     store.clock = lambda: 2_000_000_000 * SECOND
-    assert store.reap() == Reply(Applied(True), epoch=store.epoch(), time=2_000_000_000 * SECOND)
+    assert store.reap() == Reply(Applied(True), epoch=store.epoch(), swept=1, time=2_000_000_000 * SECOND)
     assert redis.zcard("cx2:{0}:due") == 0
 
 

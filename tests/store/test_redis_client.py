@@ -245,7 +245,7 @@ def test_a_server_that_does_not_run_is_reported_at_once() -> None:
 @pytest.mark.proves("Redis drills")
 def test_a_server_that_does_not_answer_is_given_up_in_time(start_redis: StartRedis) -> None:
     server = start_redis()
-    store = open_store(f"{server.url}?socket_timeout=0.2")
+    store = open_store(f"{server.url}?socket_timeout=1")
     store.apply("key", take("a"))
     server.pause()
     began = time.monotonic()
@@ -253,7 +253,7 @@ def test_a_server_that_does_not_answer_is_given_up_in_time(start_redis: StartRed
         store.apply("key", take("b"))
     with pytest.raises(StoreUnavailable, match=r"ime(out|d out)"):
         store.check()
-    assert time.monotonic() - began < 5
+    assert time.monotonic() - began < 30
     server.resume()
     assert isinstance(store.apply("key", take("a")).answer, Granted)
     store.close()

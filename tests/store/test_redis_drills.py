@@ -56,7 +56,7 @@ def proxy(redis_server: RedisServer, near: RedisStore) -> Iterator[Proxy]:
 @pytest.fixture
 def far(proxy: Proxy) -> Iterator[RedisStore]:
     """The store behind that network, for a client that soon gives up."""
-    opened = open_store(f"redis://127.0.0.1:{proxy.port}/0?socket_timeout=0.3", offer=1)
+    opened = open_store(f"redis://127.0.0.1:{proxy.port}/0?socket_timeout=1", offer=1)
     assert isinstance(opened, RedisStore)
     yield opened
     opened.close()
@@ -242,7 +242,7 @@ def test_a_paused_server_executes_the_requests_it_got_when_it_resumes(
     start_redis: Callable[..., RedisServer],
 ) -> None:
     server = start_redis()
-    with closing(open_store(f"{server.url}?socket_timeout=0.3")) as store:
+    with closing(open_store(f"{server.url}?socket_timeout=1")) as store:
         store.apply("held", take("a"))
         server.pause()
         asked = time.monotonic()

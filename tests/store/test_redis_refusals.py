@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import traceback
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
 
 import pytest
@@ -87,6 +88,23 @@ def test_a_server_with_too_many_clients_is_to_allow_more(start_redis: StartRedis
         redis.config_set("maxclients", 100)
 
 
+@pytest.mark.promise(
+    "A Redis that is busy with a script says how that is ended",
+    broke='red before: "read its log"',
+)
+def test_a_server_that_is_busy_with_a_script_is_to_end_it(start_redis: StartRedis) -> None:
+    server = start_redis(**{"lua-time-limit": "1"})
+    with server.client() as runs, server.client() as ends, ThreadPoolExecutor(1) as pool:
+        script = pool.submit(runs.eval, "while true do end", 0)
+        try:
+            wait_until(lambda: _is_busy(ends), "a busy server", 30)
+            assert "NOSAVE; SCRIPT KILL ends a script that runs on and on" in refusal(server.url)
+        finally:
+            ends.script_kill()
+        with pytest.raises(redis.ResponseError, match="SCRIPT KILL"):
+            script.result()
+
+
 @pytest.mark.proves("store that cannot be one")
 def test_a_host_that_cannot_be_one_is_to_be_corrected() -> None:
     assert "check that it runs and that its URL is right" in refusal("redis://:hunter2@a..b/0")
@@ -103,6 +121,14 @@ def cluster(start_redis: StartRedis) -> Iterator[tuple[RedisServer, RedisServer]
         first.execute_command("CLUSTER", "MEET", "127.0.0.1", nodes[1].port)
         eventually(lambda: all(map(_is_complete, (first, second))), "a complete cluster")
         yield nodes[0], nodes[1]
+
+
+def _is_busy(client: redis.Redis) -> bool:
+    try:
+        client.ping()
+    except redis.ResponseError as error:
+        return "BUSY" in str(error)
+    return False
 
 
 def _is_complete(node: redis.Redis) -> bool:

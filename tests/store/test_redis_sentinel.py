@@ -162,13 +162,13 @@ def test_no_call_stays_at_a_dead_or_silent_address(watched: Watched, store: Stor
     watched.catch_up()
     before = watched.primary
     before.server.pause()  # it holds its connections open, as behind a network that is gone
-    after = watched.wait_for_another_primary(before)
+    watched.wait_for_another_primary(before)
     began = time.monotonic()
     with suppress(StoreUnavailable):
         store.inspect("key")  # its timeout is 5 s
     assert isinstance(store.apply("key", take("b", message=None)).answer, Held)
     assert time.monotonic() - began < LIMIT
-    with after.server.client() as client:
+    with watched.primary.server.client() as client:  # on a busy machine there may have been a third one
         client.set("here", 1)
     before.server.resume()
     wait_until(lambda: before in watched.replicas and before.offset() > 0, "the old primary to follow", LIMIT)

@@ -17,21 +17,24 @@ import pytest
 from celery_exclusive.core.operations import (
     Acquire,
     Applied,
+    Drop,
     Ending,
     ForceRelease,
     Granted,
     Held,
     Parked,
+    Recall,
     Release,
     Remove,
     Renew,
     Requeue,
 )
 from celery_exclusive.core.records import SECOND, reach
-from celery_exclusive.errors import StoreUnavailable
+from celery_exclusive.errors import OptionError, StoreUnavailable
 from celery_exclusive.stores.base import open_store
-from celery_exclusive.stores.sql import sqlite_tables
+from celery_exclusive.stores.sql import sqlite, sqlite_tables
 from celery_exclusive.stores.sql.sqlite import SqliteStore
+from celery_exclusive.stores.sql.tables import VERSION
 from celery_exclusive.stores.sql.transaction import Transaction
 from tests.store.operations import LIFE, give, take
 
@@ -301,7 +304,11 @@ def test_every_verb_is_one_transaction_of_few_statements(store: SqliteStore) -> 
     assert cost(lambda: store.inspect("key")) == 2
     assert cost(lambda: store.apply("unknown", Remove("b"))) == 1
     assert cost(store.epoch) == 1
-    assert cost(store.reap) == 8  # what has ended, also rows of holders, what is due, the mark
+    statements.clear()
+    store.reap()  # whether one is due; what has ended, also rows of holders, the mark; what is due
+    assert [statement.split()[0] for statement in statements].count("COMMIT") == 3
+    assert len(statements) == 3 * 2 + 8
+    assert cost(lambda: store.reap(every=LIFE)) == 1
     late = replace(take("late"), acks_late=True, recovers=True)
     assert cost(lambda: store.apply("recovers", late)) == 3
     assert cost(lambda: store.apply("recovers", give("late"))) == 6
@@ -317,7 +324,7 @@ def test_others_need_not_wait_for_a_sweep_but_for_one_key_of_it(store: SqliteSto
     now += LIFE
     statements = trace(store)
     assert len(store.reap().wake) == 3
-    assert sum(statement.startswith("BEGIN") for statement in statements) == 1 + 3
+    assert sum(statement == "BEGIN IMMEDIATE" for statement in statements) == 1 + 3
 
 
 @pytest.mark.proves("SQLite, statements")
@@ -333,6 +340,44 @@ def test_a_thousand_leases_are_renewed_in_one_transaction(store: SqliteStore) ->
     remaining = [owner.remaining for owner in store.inspect("key 0").holders]
     assert remaining == [2 * LIFE, 2 * LIFE]
     assert store.renew([]) == []
+
+
+@pytest.mark.proves("slots of living leases")
+def test_a_task_under_a_limit_of_a_hundred_reads_as_many_of_a_line_in_a_file_as_under_one_of_one(
+    store: SqliteStore,
+) -> None:
+    for limit in (1, 100):
+        for number in range(limit + 12):
+            store.apply(f"limit {limit}", take(str(number), limit=limit))
+    statements = trace(store)
+
+    def reads(limit: int) -> list[str]:
+        statements.clear()
+        (wake,) = store.apply(f"limit {limit}", give("0")).wake
+        promoted = replace(take(wake.id, limit=limit), promoted=wake.epoch)
+        assert isinstance(store.apply(f"limit {limit}", promoted).answer, Granted)
+        return [it.split()[-1] for it in statements if "FROM exclusive2_line" in it and " LIMIT " in it]
+
+    assert reads(1) == reads(100) == ["4", "4"]
+
+
+@pytest.mark.promise(
+    "In a database a call that leaves a line, or is recalled or dropped, does not count those before it",
+    broke="red before: 15 ms in a line of 100,000",
+)
+def test_a_task_is_dropped_recalled_and_removed_without_a_count_of_those_before_it(
+    store: SqliteStore,
+) -> None:
+    for number in range(12):
+        store.apply("key", take(f"{number}"))
+    statements = trace(store)
+    for operation in (Recall("9"), Drop("9", "token"), Remove("10"), give("11")):
+        store.apply("key", operation)
+    assert not [statement for statement in statements if "count(*)" in statement]
+    assert store.inspect("key").waiting == 8
+    parked = store.apply("key", take("new")).answer
+    assert isinstance(parked, Parked)
+    assert parked.position == 9
 
 
 @pytest.mark.proves("SQLite, statements")
@@ -507,6 +552,46 @@ def test_a_deleted_row_of_the_namespace_is_created_again(store: SqliteStore, pat
         with pytest.raises(StoreUnavailable, match="the row of 'cx' is gone; trying again is safe"):
             ask()
         ask()
+
+
+@pytest.mark.promise(
+    "A SQLite file with tables of another release is refused, as in a server. Tables without a version are "
+    "taken over if they are the same",
+    broke="red before: two releases shared a file, and 14 tasks held a limit of 12",
+)
+def test_a_file_with_tables_of_another_release_is_refused(store: SqliteStore, path: Path) -> None:
+    store.apply("key", take("a"))
+    rows(path, "DROP TABLE exclusive2_version")
+    with closing(open_store(f"sqlite:///{path}")) as unstamped:
+        assert isinstance(unstamped.apply("key", take("b", message=None)).answer, Held)
+    assert rows(path, "SELECT version FROM exclusive2_version") == [(VERSION,)]
+    rows(path, "UPDATE exclusive2_version SET version = 4")
+    for found in ("4", "None"):
+        if found == "None":
+            rows(path, "DROP TABLE exclusive2_version")
+            rows(path, "ALTER TABLE exclusive2_lock ADD COLUMN later INTEGER")
+        with closing(open_store(f"sqlite:///{path}")) as other:
+            with pytest.raises(OptionError, match=rf"another release.*\(version {found}, not {VERSION}\)"):
+                other.check()
+            with pytest.raises(StoreUnavailable, match="another release"):
+                other.apply("key", take("b"))
+
+
+def test_the_journal_of_a_sqlite_file_shrinks_after_a_reader_that_let_it_grow(
+    store: SqliteStore, path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sqlite, "_LARGEST_JOURNAL", 2**16)
+    journal = path.with_name(f"{path.name}-wal")
+    store.epoch()
+    with closing(sqlite3.connect(path, isolation_level=None)) as reader:
+        reader.execute("BEGIN")
+        reader.execute("SELECT * FROM exclusive2_lock").fetchall()
+        for number in range(10):
+            store.apply("key", take(f"{number}", message=bytes(2**20)))
+        assert journal.stat().st_size > 2**23
+    for number in range(10, 14):
+        store.apply("key", take(f"{number}", message=bytes(2**10)))
+    assert journal.stat().st_size < 2**21
 
 
 def test_locks_share_a_sqlite_file_with_tables_of_others(store: SqliteStore, path: Path) -> None:

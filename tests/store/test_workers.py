@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
+from secrets import token_hex
 from typing import Any
 
 import pytest
@@ -40,7 +41,8 @@ pytestmark = pytest.mark.proves("workers by number")
 def store(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Any]:
     kind = request.param
     own = {"memory": f"memory://{tmp_path}", "sqlite": f"sqlite:///{tmp_path / 'locks.db'}"}
-    store: Any = open_store(own.get(kind) or request.getfixturevalue(f"{kind}_url"))
+    url = own.get(kind) or request.getfixturevalue(f"{kind}_url")
+    store: Any = open_store(url, prefix=f"w{token_hex(4)}")  # one Redis Cluster serves all tests
     set_clock(store, START)
     yield store
     store.close()
@@ -58,6 +60,17 @@ def test_a_worker_that_has_not_kept_the_namespace_for_a_day_is_forgotten(store: 
         set_clock(store, START + hours * HOUR)
         store.keep_namespace("broker", LIFE, WORKER)
         assert store.workers() == {WORKER.number: [WORKER, TWIN] if hours < 24 else [WORKER]}
+
+
+@pytest.mark.proves("other projects")
+def test_a_worker_that_has_ended_counts_as_living_for_a_minute(store: Any) -> None:
+    store.keep_namespace("broker", LIFE, TWIN)
+    for beat in range(12):  # every ten seconds
+        set_clock(store, START + beat * 10 * SECOND)
+        store.keep_namespace("broker", LIFE, WORKER)
+        its = store.workers(LIFE)[WORKER.number]
+        assert its == [WORKER, TWIN] if beat < 6 else its == [WORKER]
+    assert store.workers() == {WORKER.number: [WORKER, TWIN]}
 
 
 def test_records_of_other_programs_and_releases_are_left_out(

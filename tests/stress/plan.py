@@ -25,7 +25,8 @@ Fault = Literal[
 class Plan:
     """Durations in seconds, `lost_acks` and `unfinished` as parts of 1.
 
-    `fault` breaks the workers or the store on purpose; the verdict must then be red.
+    `fault` breaks the workers or the store on purpose; the verdict must then be red. `meets`: each body lasts
+    until the journal has this event of any delivery.
     """
 
     url: str
@@ -46,6 +47,7 @@ class Plan:
     lost_acks: float = 0.03
     unfinished: float = 0.03
     fault: Fault = ""
+    meets: str = ""
     deadline: float = 90.0
 
     def scaled(self, factor: float) -> Plan:

@@ -11,7 +11,7 @@ from secrets import token_hex
 from celery_exclusive.core.operations import Acquire, Applied, Granted, Held, Parked, Release, Renew
 from celery_exclusive.stores.base import Reply
 from tests.stress.broker import Consumer, Message
-from tests.stress.journal import Journal
+from tests.stress.journal import Journal, read
 from tests.stress.plan import Plan, limit_of
 from tests.stress.section import Section, write
 
@@ -19,7 +19,7 @@ from tests.stress.section import Section, write
 class Worker:
     def __init__(self, plan: Plan, seed: str) -> None:
         self.plan = plan
-        self.ttl = 1000 if plan.fault == "short leases" else int(plan.ttl * 1e6)
+        self.ttl = 1 if plan.fault == "short leases" else int(plan.ttl * 1e6)
         self.random = random.Random(seed)
         self.store = plan.open_store()
         self.journal = Journal(plan.path("journal"))
@@ -80,6 +80,8 @@ class Worker:
         self.journal.write("lease", name, [fence, sent + self.plan.ttl])
         if not section.enter():
             self.journal.write("overlap", name)
+        while self.plan.meets and not self.has_met():
+            time.sleep(0.001)
         time.sleep(self.random.uniform(self.plan.body / 2, self.plan.body))
         if self.random.random() < 0.2:
             self.renew(message, token, name)
@@ -98,6 +100,10 @@ class Worker:
             self.broker.unshelve(message.key)
         self.journal.write("released", name, [reply.answer == Applied(True), finished])
         return finished
+
+    def has_met(self) -> bool:
+        events, _ = read(self.plan.path("journal"))
+        return self.plan.meets in {event.what for event in events}
 
     def renew(self, message: Message, token: str, name: str) -> None:
         sent = time.monotonic()

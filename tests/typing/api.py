@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from datetime import timedelta
 from typing import Any, Literal
 
 from celery import Celery, chain, group
@@ -67,7 +68,7 @@ def plain_shared(number: int) -> str:
     return str(number)
 
 
-@shared_task(unique=Debounce("doc_id", wait=5, max_wait=60))
+@shared_task(unique=Debounce("doc_id", wait=timedelta(seconds=5), max_wait=60))
 def render(doc_id: int, text: str) -> bytes:
     return text.encode()
 
@@ -182,7 +183,7 @@ def blocks() -> None:
             assert_type(lease.fence, int)
     except LockHeld as held:
         print(held)
-    guard = lock("repo:17", ttl=5, wait=None, limit=4, until_commit=True, app=app)
+    guard = lock("repo:17", ttl=5, wait=None, limit=4, until_commit=True, reentrant=True, app=app)
     try:
         assert_type(guard.acquire(), bool)
         assert_type(guard.lease, Lease)

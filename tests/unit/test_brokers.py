@@ -12,6 +12,7 @@ from celery import Celery
 from celery_exclusive.brokers import (
     broker_id,
     broker_urls,
+    is_broker_of,
     is_on_this_machine,
     is_server_of_broker,
     refuse_unproven,
@@ -66,6 +67,14 @@ def test_a_broker_is_recognised_by_kind_hosts_and_virtual_host(
     one, two = (broker_id(app_of(broker).conf) for broker in (url, other))
     assert (one == two) is is_same
     assert "secret" not in one + two
+
+
+@pytest.mark.parametrize("url", [url for _, url in SAME])
+def test_a_connection_of_an_app_leads_to_its_own_broker(url: Any) -> None:
+    app = app_of(url)
+    with app.connection_for_write() as own, app.connection_for_write("redis://elsewhere/7") as other:
+        assert is_broker_of(app, own)
+        assert not is_broker_of(app, other)
 
 
 @pytest.mark.promise(

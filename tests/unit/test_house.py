@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import os
 import re
 import socket
 import subprocess
@@ -117,6 +118,34 @@ def test_a_killed_test_run_leaves_no_redis_behind(start_redis: Callable[..., Red
             run.kill()
             with suppress(ConnectionResetError):  # so may a server end that was killed
                 assert connection.recv(1) == b""
+
+
+def test_processes_of_tests_get_the_signals_that_a_background_job_ignores():
+    signals = "signal.SIGINT, signal.SIGQUIT, signal.SIGHUP"
+    looks = f"import signal; print(signal.SIG_IGN in map(signal.getsignal, ({signals})))"
+    starts = f"import subprocess, sys, tests.conftest; subprocess.run([sys.executable, '-c', {looks!r}])"
+    ran = subprocess.run(
+        ["sh", "-c", "trap '' INT QUIT HUP; exec \"$@\"", "sh", sys.executable, "-c", starts],
+        cwd=ROOT, check=True, capture_output=True, text=True,
+    )  # fmt: skip
+    assert ran.stdout == "False\n"
+
+
+def test_a_run_of_tests_says_how_far_it_is(tmp_path: Path):
+    (tmp_path / "test_three.py").write_text(
+        "import pytest\n@pytest.mark.parametrize('n', 'abc')\ndef test(n): ..."
+    )
+    words = ["-q", "-p", "xdist", "-n1", "-p", "no:cacheprovider", str(tmp_path)]
+    plugin = "tests.progress.Progress(every=0)"
+    code = f"import pytest, tests.progress; pytest.main({words}, plugins=[{plugin}])"
+    ran = subprocess.run(
+        [sys.executable, "-c", code],
+        cwd=ROOT, env={**os.environ, "PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1"},
+        check=True, capture_output=True, text=True,
+    )  # fmt: skip
+    assert re.findall(r"^(\d of \d tests in \d+ s, some) \d+ s left$", ran.stdout, re.MULTILINE) == [
+        f"{number} of 3 tests in 0 s, some" for number in (1, 2, 3)
+    ]
 
 
 @pytest.mark.parametrize(

@@ -218,6 +218,41 @@ def test_a_task_keeps_the_base_classes_and_the_looks_that_it_had(app: Celery) ->
     assert kept("https://a") == "https://a pieces"
 
 
+def test_a_method_of_the_class_of_a_task_stands_before_ours_of_the_same_name(app: Celery) -> None:
+    """The on_success of celery-singleton calls its own release_lock: else no run would free its lock."""
+
+    class Locked(Task):
+        abstract = True
+        wrapped = "own"
+
+        def release_lock(self, task_args: Any = None, task_kwargs: Any = None) -> Any:
+            return task_args
+
+    @app.task(name="feeds.locked", base=Locked, exclusive=Exclusive("url"))
+    def locked(url: str) -> None: ...
+
+    assert locked.release_lock(task_args=["https://a"]) == ["https://a"]
+    assert locked.wrapped == "own"
+    assert not locked.lock_state("https://a").is_running
+
+
+def test_a_task_with_an_option_whose_base_is_a_task_without_one_has_our_methods(app: Celery) -> None:
+    class Plain(Task):
+        name = "feeds.plain"
+
+        def run(self) -> None: ...
+
+    class Locked(Plain):
+        name = "feeds.locked"
+        exclusive = Exclusive()
+
+    plain, locked = app.register_task(Plain()), app.register_task(Locked())
+    with pytest.raises(OptionError, match=r"feeds.plain has neither .* no lock_state"):
+        plain.lock_state()
+    assert locked.lock_state().key == "x:feeds.locked"
+    assert not locked.release_lock()
+
+
 def test_one_option_switches_a_call_off(app: Celery, published: list[dict[str, Any]]) -> None:
     by_function(app, Exclusive()).apply_async(("https://a",), exclusive=None)
     app.send_task("somewhere.else", exclusive=None)
@@ -297,6 +332,10 @@ def test_an_eager_run_has_its_request_and_can_be_retried(make_app: Callable[...,
     ("option", "said"),
     [
         (True, r"task feeds\.load: exclusive=True is not an option; write exclusive=Exclusive\("),
+        (
+            [Exclusive("url"), Exclusive(key="all")],
+            r"with one key of several parameters: .* A second lock is a lock\(\) in the body",
+        ),
         ("url", r"task feeds\.load: exclusive='url' is not an option; write exclusive=Exclusive\("),
         (Exclusive, r"task feeds\.load: exclusive=<class .* is not an option; write exclusive=Exclusive\("),
         (Exclusive("ulr"), r"'feeds\.load', exclusive=Exclusive\('ulr'\).*'ulr'.*did you mean 'url'\?"),
@@ -304,7 +343,16 @@ def test_an_eager_run_has_its_request_and_can_be_retried(make_app: Callable[...,
         (Exclusive(key="feed:{}"), r"'feeds\.load'.*key='feed:\{\}' has braces without a name"),
         (Exclusive(key=lambda: "k"), r"'feeds\.load'.*key= is called with the arguments of the task, .*url"),
     ],
-    ids=["True", "a text", "a class", "unknown in by", "unknown in key", "no name in key", "narrow function"],
+    ids=[
+        "True",
+        "a list",
+        "a text",
+        "a class",
+        "unknown in by",
+        "unknown in key",
+        "no name in key",
+        "narrow function",
+    ],
 )
 def test_a_wrong_option_is_refused_when_the_task_is_made(
     app: Celery, declare: Declare, option: Any, said: str

@@ -12,7 +12,7 @@ import pytest
 from celery import Celery, Task
 
 import celery_exclusive
-from celery_exclusive import Exclusive, OptionError, Unique, lock
+from celery_exclusive import Conflict, Exclusive, LockHeld, OptionError, Unique, lock
 
 
 async def awaited(url: str) -> str:
@@ -88,6 +88,60 @@ def test_a_task_does_not_succeed_with_a_body_that_has_not_run(
 
 
 @pytest.mark.proves("mistakes")
+@pytest.mark.parametrize("errors", [(LockHeld,), [OSError, Conflict]], ids=str)
+def test_an_automatic_retry_of_the_conflict_of_a_task_is_refused(app: Celery, errors: Any) -> None:
+    option = Exclusive(on_conflict="raise")
+    with pytest.raises(OptionError, match=r"feeds\.load: autoretry_for .* give it on_conflict='reschedule'"):
+        declare(app, exclusive=option, autoretry_for=errors)
+
+
+class _Retrying(Task):
+    abstract, autoretry_for = True, (LockHeld,)
+
+
+class _Raising(Task):
+    abstract, exclusive = True, Exclusive(on_conflict="raise")
+
+
+@pytest.mark.proves("mistakes")
+@pytest.mark.parametrize(
+    ("options", "annotation"),
+    [
+        ({"base": _Retrying, "exclusive": _Raising.exclusive}, {}),
+        ({"base": _Raising, "autoretry_for": _Retrying.autoretry_for}, {}),
+        ({"base": _Retrying}, {"exclusive": _Raising.exclusive}),
+        ({"base": _Raising}, {"autoretry_for": _Retrying.autoretry_for}),
+    ],
+    ids=["by its base", "an option of its base", "an option by annotation", "by annotation"],
+)
+def test_an_automatic_retry_is_refused_wherever_it_is_declared(
+    app: Celery, options: dict[str, Any], annotation: dict[str, Any]
+) -> None:
+    app.conf.task_annotations = {"feeds.load": annotation}
+    with pytest.raises(OptionError, match=r"feeds\.load: autoretry_for"):
+        declare(app, **options)
+
+
+@pytest.mark.proves("mistakes")
+def test_an_automatic_retry_of_a_task_that_is_written_as_a_class_is_refused(app: Celery) -> None:
+    class Load(_Retrying, _Raising):
+        name, abstract = "feeds.load", False
+
+        def run(self, url: str) -> None: ...
+
+    with pytest.raises(OptionError, match=r"feeds\.load: autoretry_for"):
+        app.register_task(Load())
+
+
+@pytest.mark.parametrize(
+    ("option", "errors"),
+    [(Exclusive(), (LockHeld,)), (Exclusive(on_conflict="raise"), (Exception,))],
+    ids=str,
+)
+def test_an_automatic_retry_of_errors_of_a_body_is_accepted(app: Celery, option: Any, errors: Any) -> None:
+    assert declare(app, exclusive=option, autoretry_for=errors).autoretry_for == errors
+
+
 def test_a_base_class_may_run_what_the_function_returns(app: Celery) -> None:
     class Awaiting(Task):
         abstract = True

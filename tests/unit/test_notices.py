@@ -13,7 +13,7 @@ import pytest
 from celery import Celery
 from celery.app.log import TaskFormatter
 
-from celery_exclusive import notices, outcomes
+from celery_exclusive import Unique, notices, outcomes
 from celery_exclusive.core.operations import Owner
 from celery_exclusive.errors import (
     Conflict,
@@ -35,6 +35,8 @@ ARGUMENTS: dict[str, Any] = {
     "float": 1.5,
     "float | None": 1.5,
     "Sequence[str]": [HOSTILE, HOSTILE],
+    "Mapping[str, str]": {HOSTILE: HOSTILE},
+    "Mapping[Any, int]": {"put": 7},
     "Sequence[Owner]": (Owner(f"{HOSTILE}/p", 1, 1, 1), Owner("b/p", 1, 1, 1)),
     "Exception": StoreUnavailable(HOSTILE),
     "UnreadableKey": UnreadableKey(HOSTILE, HOSTILE, HOSTILE),
@@ -43,6 +45,7 @@ ARGUMENTS: dict[str, Any] = {
     "Exception | None": None,
     "Owner": Owner(f"{HOSTILE}/p", 1, 1, 1),
     "bool": False,
+    "Option": Unique(skip_result=HOSTILE),
 }
 WITHOUT_A_LINE = ("acquired", "released", "joined_line", "not_acquired", "ended_without_body")
 NOTICES = {

@@ -84,10 +84,12 @@ def test_a_lock_of_a_coroutine_is_acquired_and_released(app: Celery, seen: Seen)
 
 
 def test_a_lock_that_is_held_is_waited_for_and_refused(app: Celery, seen: Seen) -> None:
-    with lock("repo:17", app=app):
-        assert not lock("repo:17", wait=0, app=app).acquire()
-        with pytest.raises(LockHeld), lock("repo:17", wait=0.1, app=app):
-            pass
+    guard = lock("repo:17", app=app)
+    assert guard.acquire()
+    assert not lock("repo:17", wait=0, app=app).acquire()
+    with pytest.raises(LockHeld), lock("repo:17", wait=0.1, app=app):
+        pass
+    guard.release()
     assert kinds(seen) == ["acquired", "refused", "waited", "refused", "released"]
     at_once, waited, refused = (outcome for _, outcome in seen[1:4])
     assert (at_once.wait_s, at_once.reason, waited.reason) == (0, "held", "held")

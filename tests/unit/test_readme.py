@@ -194,14 +194,16 @@ def test_endpoints():
         assert [(await call("start_import", 7))["outcome"] for _ in range(2)] == ["published", "skipped"]
         assert await call("show", 7) == {"is_running": False, "is_queued": True, "waiting": 0}
         assert (await call("rename", 7, "new"))["title"] == "new"
-        async with lock("feed:7"):
-            assert (await call("show", 7))["is_running"]
-            try:
-                await call("rename", 7, "new")
-            except HTTPException as refused:
-                assert refused.args[0] == 409
-            else:
-                raise AssertionError("two at once")
+        guard = lock("feed:7")
+        await guard.aacquire()
+        assert (await call("show", 7))["is_running"]
+        try:
+            await call("rename", 7, "new")
+        except HTTPException as refused:
+            assert refused.args[0] == 409
+        else:
+            raise AssertionError("two at once")
+        await guard.arelease()
 
     asyncio.run(requests())
 """
@@ -221,9 +223,11 @@ def test_views():
     client = web.test_client()
     assert client.post("/feeds/7/import").status_code == 202
     assert client.get("/feeds/7").json == {"is_running": False, "waiting": 0}
-    with lock("feed:7"):
-        assert client.get("/feeds/7").json["is_running"]
-        assert client.put("/feeds/7").status_code == 409
+    guard = lock("feed:7")
+    guard.acquire()
+    assert client.get("/feeds/7").json["is_running"]
+    assert client.put("/feeds/7").status_code == 409
+    guard.release()
     assert client.put("/feeds/7").json == {"renamed": 7}
 """
 

@@ -180,7 +180,7 @@ def command(lab: Lab, *words: str, **conf: Any) -> subprocess.CompletedProcess[s
         stdin=subprocess.DEVNULL,
         capture_output=True,
         text=True,
-        timeout=60,
+        timeout=200,
     )
 
 

@@ -203,6 +203,12 @@ def watched(self: Task, key: str, tag: str = "", **payload: Any) -> dict[str, An
     return {"got": plain_data(payload)}
 
 
+@task(exclusive=SHARED.replace(on_conflict="reschedule"), base=Watched)
+def watched_later(self: Task, key: str, tag: str = "") -> str:
+    act(self, key, tag)
+    return str(self.request.delivery_info["routing_key"])
+
+
 class WatchedByName(app.Task):  # type: ignore[name-defined, misc]
     abstract = True
     Request = "tests.worker.shop_canvas:Watching"

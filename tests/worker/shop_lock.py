@@ -28,8 +28,11 @@ def peek(self: Task, number: int, tag: str = "") -> str:
 @task(exclusive=Exclusive(key="repo:{number}"))
 def again(self: Task, number: int) -> list[str]:
     """What becomes of those who want what this run holds."""
+    with lock(f"repo:{number}", reentrant=True) as lease:
+        assert lease is self.lease
+    self.lease.check()
     try:
-        with lock(f"repo:{number}"):
+        with lock(f"repo:{number}", wait=1000):
             return ["two at once"]
     except ExclusiveError as error:
         return [str(error), sync.apply((number,), {"tag": "inside"}).get(disable_sync_subtasks=False)]

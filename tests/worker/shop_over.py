@@ -23,6 +23,8 @@ OPTIONS: dict[str, dict[str, Any]] = {
     "latest_two": {"exclusive": LATEST.replace(limit=2)},
     "latest_ordered": {"exclusive": LATEST.replace(order="published")},
     "latest_unique": {"exclusive": LATEST, "unique": Unique(("key", "tag"))},
+    "latest_once": {"exclusive": LATEST.replace(order="published"), "unique": Unique(("key", "tag"))},
+    "hasty_once": {"exclusive": GIVE_UP.replace(order="published"), "unique": Unique(("key", "tag"))},
     "latest_quiet": {"exclusive": LATEST.replace(skip_result="replaced")},
 }
 

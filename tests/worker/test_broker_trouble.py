@@ -143,7 +143,7 @@ def test_a_body_that_celery_cancels_since_its_connection_is_lost_runs_again_in_i
     holder, _ = hold(lab)
     (following,) = line_up(lab, "next")
     since = cut(lab, rabbit)
-    _, start = lab.journal.wait_for("start", 2, key="k")
+    _, start, *_ = lab.journal.wait_for("start", 2, key="k")
     stage.note("broker-lost-cancelled", since, start["at"])
     for tag, count in (("holder", 2), ("next", 1)):
         lab.journal.wait_for("end", count, tag=tag)

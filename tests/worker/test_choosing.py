@@ -10,7 +10,7 @@ import pytest
 from celery import Celery
 from celery.concurrency.thread import TaskPool
 
-from celery_exclusive import Exclusive, OptionError, Unique, install
+from celery_exclusive import Debounce, Exclusive, OptionError, Unique, install
 from celery_exclusive.stores import base
 from celery_exclusive.stores.base import Capabilities, register
 from celery_exclusive.stores.memory import MemoryStore
@@ -242,6 +242,34 @@ def test_a_visibility_timeout_below_the_ttl_is_warned_of(broker: str, timeout: i
     said = [text for text in warnings(app._celery_exclusive) if "visibility" in text]  # type: ignore[attr-defined]
     expected = "the visibility_timeout of 59 s is below the ttl of task feeds.sync"
     assert [expected in text for text in said] == [True] * is_told
+    app.close()
+
+
+DEBOUNCED = {"unique": Debounce(wait=1, max_wait=5)}
+
+
+@pytest.mark.proves("which store, warnings")
+@pytest.mark.parametrize(
+    ("backend", "options", "is_told"),
+    [
+        ("rpc://", {"unique": Unique()}, True),
+        ("rpc://", DEBOUNCED, True),  # which raises nothing
+        ("rpc://", {"unique": Unique(), "ignore_result": True}, False),
+        ("rpc://", {"unique": Unique(on_conflict="raise")}, False),
+        ("rpc://", {"exclusive": Exclusive()}, False),
+        ("redis://results/1", {"unique": Unique()}, False),
+    ],
+)
+def test_results_by_rpc_for_which_duplicates_are_published_are_warned_of(
+    backend: str, options: dict[str, Any], is_told: bool
+) -> None:
+    app = install(Celery("caller", broker="redis://", backend=backend, set_as_current=False))
+    app.conf.exclusive_store = "memory://"
+    app.task(name="feeds.sync", shared=False, **options)(work)
+    expected = "result_backend rpc: duplicates of task feeds.sync are published"
+    found = [text for text in warnings(app._celery_exclusive) if expected in text]  # type: ignore[attr-defined]
+    assert len(found) == is_told
+    assert [text for text in found if "on_conflict='raise'" in text] == found * (options != DEBOUNCED)
     app.close()
 
 

@@ -10,6 +10,7 @@ from billiard.exceptions import WorkerLostError
 from celery import chord
 from celery.exceptions import ChordError
 
+from celery_exclusive import locks
 from tests.worker.lab import Lab, eventually
 from tests.worker.stage import Stage, on_stages
 from tests.worker.watcher import SENDS_EVENTS, Watcher
@@ -53,7 +54,13 @@ def test_a_task_that_has_killed_three_workers_fails_and_the_next_one_runs(
     lab = late(module=module)
     deadly = lab.send(name, "k", tag="deadly", hold=True)
     following = lab.send(name, "k", tag="next")
-    kill_workers(lab, 3)
+    kill_workers(lab, 2)
+    doomed = lab.start_worker("doomed3", 1, worker_prefetch_multiplier=1)
+    lab.journal.wait_for("start", 3, tag="deadly")
+    answer = locks.why(deadly.id, app=lab.app)
+    assert answer.sentence.startswith("RUNNING on doomed3@lab pid ")
+    assert "; workers that ran it have died: 2" in answer.sentence
+    doomed.kill()
     last = lab.start_worker("last", 1)
     with pytest.raises(WorkerLostError, match="3 times"):
         deadly.get(timeout=60)
@@ -62,6 +69,51 @@ def test_a_task_that_has_killed_three_workers_fails_and_the_next_one_runs(
     assert following.get(timeout=60) == "next"
     assert sorted(lab.journal.tags("start")) == ["deadly"] * 3 + ["next"]
     eventually(lambda: not lab.waiting(name, "k"), "an empty line")
+
+
+@pytest.mark.promise(
+    "A task that ran beside a task that kills its worker is not given up: before the last death that is "
+    "allowed, tasks run one at a time, and the others wait, and keep their places in line. The log names the "
+    "worker that died",
+    name="bystanders of a task that kills its worker",
+    broke="red before: both ran again on one worker, died together, and failed; the place left: those that "
+    "came later ran before it",
+    also="the explorer of messages, with last chances",
+)
+def test_a_task_that_has_died_beside_a_deadly_one_runs_apart_from_it_and_ends(
+    late: Callable[..., Lab],
+) -> None:
+    lab = late(exclusive_max_deaths=2)
+    sent = {tag: lab.send("wait", tag, tag=tag, hold=True) for tag in "ab"}
+    first = lab.start_worker("first", 2)
+    for tag in sent:
+        lab.journal.wait_for("start", tag=tag)
+    first.kill()
+    second = lab.start_worker("second", 2)
+    second.wait_for_log("for lock x=celery_exclusive.last_chance (workers that ran it have died: 1) held by")
+    eventually(lambda: len(lab.journal.tags("start")) == 3, "the other one to run")
+    bystander = lab.journal.tags("start")[-1]
+    (deadly,) = {*sent} - {bystander}
+    lab.send("wait", deadly, tag="passes", hold=True)
+    lab.journal.wait_for("start", tag="passes")
+    following = lab.send("wait", deadly, tag="next")
+    lab.open(bystander)
+    assert sent[bystander].get(timeout=60) == bystander
+    places = [sent[deadly].id, following.id]
+    eventually(lambda: lab.line("wait", deadly) == places, "its old place, before those that came later")
+    lab.open("passes")
+    lab.journal.wait_for("start", 2, tag=deadly)
+    second.kill()
+    last = lab.start_worker("last", 2)
+    with pytest.raises(WorkerLostError, match="2 times"):
+        sent[deadly].get(timeout=60)
+    assert following.get(timeout=60) == "next"
+    assert lab.journal.tags("start").count(bystander) == 2
+    assert "its worker first@lab (number " in second.wait_for_log("(1 so far)")
+    assert "its worker second@lab (number " in last.wait_for_log("(2 so far)")
+    for tag in sent:
+        eventually(lambda: not lab.waiting("wait", tag), "an empty line")  # noqa: B023 - at once
+    eventually(lambda: not lab.doors.exists("cx2:{0}:q:x=celery_exclusive.last_chance"), "no last chance")
 
 
 @on_stages("threads", "prefork", brokers=("rabbitmq",), lates=(True,))

@@ -304,9 +304,9 @@ def test_a_message_that_is_purged_or_expires_on_its_way_from_the_line_is_sent_ag
     hold(lab, "k-holder")
     hold(lab, "e-holder", key="e")
     (purged,) = line_up(lab, "purged", queue="side")
-    line_up(lab, "k-next")
+    line_up(lab, "k-next", queue="side")
     (expiring,), sent = line_up(lab, "expiring", key="e", queue="brief", expires=SOON), now()
-    line_up(lab, "e-next", key="e")
+    line_up(lab, "e-next", key="e", queue="brief")
     for queue in ("side", "brief"):
         stop_consuming(lab, worker, queue)
     lab.open("k-holder", "e-holder")

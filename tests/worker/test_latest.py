@@ -10,7 +10,7 @@ import pytest
 from celery import chain, chord
 from celery.exceptions import TaskRevokedError
 
-from celery_exclusive import Exclusive
+from celery_exclusive import Exclusive, LockHeld
 from tests.proxy import Proxy
 from tests.servers import RedisServer
 from tests.worker.embedded import embedded, memory_app
@@ -104,7 +104,7 @@ def test_the_newest_call_waits_in_the_line_of_a_database(
     assert lab.journal.tags() == ["holder", "c"]
 
 
-@pytest.mark.parametrize("give_up_after", [None, 1])
+@pytest.mark.parametrize("give_up_after", [None, 4])  # a busy machine sends three calls meanwhile
 def test_the_newest_call_waits_in_a_worker_whose_broker_and_store_are_its_memory(
     give_up_after: float | None,
 ) -> None:
@@ -349,6 +349,32 @@ def test_a_call_that_is_replaced_by_one_with_its_own_task_id_stores_no_result(st
     lab.open("holder")
     assert newer.get(timeout=DEADLINE) == "newer"
     stage.assert_nothing_is_left(lab)
+
+
+@pytest.mark.promise(
+    "A call with a unique key is not skipped for one that was replaced or has given up, though no worker has "
+    "ended that yet",
+    name="doomed holders",
+    broke="red before: both kept their unique keys until a worker slot was free",
+)
+def test_no_call_is_skipped_for_one_that_will_not_run(make_lab: Callable[..., Lab]) -> None:
+    lab = make_lab(module=SHOP, task_acks_late=True)
+    lab.start_worker(concurrency=1)
+    holder = hold(lab)
+    older, newer, again = (lab.send("latest_once", "k", tag=tag) for tag in ("b", "c", "b"))
+    assert [it.outcome for it in (older, newer, again)] == ["published"] * 3
+    lab.open("holder")
+    assert again.get(timeout=DEADLINE) == "b"
+    assert [replaced_by(it) for it in (older, newer)] == [newer.id, again.id]
+    holder = hold(lab, tag="next holder")
+    gives_up = lab.send("hasty_once", "k", tag="d")
+    anew = eventually(lambda: (it := lab.send("hasty_once", "k", tag="d")).outcome == "published" and it, "d")
+    lab.open("next holder")
+    assert anew.get(timeout=DEADLINE) == "d"
+    with pytest.raises(LockHeld, match="gave up after 2 s"):
+        gives_up.get(timeout=DEADLINE)
+    assert holder.get(timeout=DEADLINE) == "next holder"
+    assert lab.journal.tags() == ["holder", "b", "next holder", "d"]
 
 
 def test_a_published_call_replaces_the_waiting_one_when_it_is_published(make_lab: Callable[..., Lab]) -> None:

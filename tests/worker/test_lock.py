@@ -98,6 +98,7 @@ def test_a_task_waits_for_an_apply_of_another_process_and_is_woken_by_it(lab: La
     assert lab.journal.most_open() == 1
 
 
+@pytest.mark.proves("reentrant")
 def test_a_body_that_wants_what_its_run_holds_does_not_wait_for_itself(lab: Lab) -> None:
     lab.start_worker(concurrency=1)
     refused, inside = lab.send("again", 17).get(timeout=60)

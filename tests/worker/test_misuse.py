@@ -47,6 +47,7 @@ def said_in_one_line(log: str, *words: str) -> None:
     assert "Traceback" not in log
 
 
+TWO_APPS = 'other = install(Celery("other", set_as_current=False))'
 DECLARATIONS = {
     "a misspelt attribute": (
         '@install(app).task(name="feeds.load", lok=Exclusive())\ndef load(url): ...',
@@ -87,6 +88,18 @@ DECLARATIONS = {
     "a shared task of an app without install": (
         '@shared_task(name="feeds.load", exclusive=Exclusive())\ndef load(url): ...',
         ["OptionError", "feeds.load", "exclusive=", "celery_exclusive.install(app)"],
+    ),
+    "a shared task of two apps, of which the worker's is without install": (
+        f"{TWO_APPS}\n@shared_task(name='feeds.load', exclusive=Exclusive())\ndef load(url): ...",
+        ["the worker does not start", "feeds.load", "bad", "celery_exclusive.install(app)"],
+    ),
+    "a task of another app, which the worker's app without install gets, too": (
+        f"{TWO_APPS}\n@other.task(name='feeds.load', exclusive=Exclusive())\ndef load(url): ...",
+        ["the worker does not start", "feeds.load", "bad", "celery_exclusive.install(app)"],
+    ),
+    "annotations of an app without install": (
+        'app.conf.task_annotations = {"*": {"exclusive": Exclusive()}}\n@app.task\ndef load(url): ...',
+        ["the worker does not start", "bad", "celery_exclusive.install(app)"],
     ),
     "a task class of an app without install": (
         "class Load(Task):\n    name, exclusive = 'feeds.load', Exclusive()\napp.register_task(Load())",

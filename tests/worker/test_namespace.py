@@ -5,15 +5,20 @@ from __future__ import annotations
 import sqlite3
 from collections.abc import Callable, Iterator
 from contextlib import closing
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 from uuid import uuid4
 
 import pytest
 
+from celery_exclusive import OptionError
 from celery_exclusive.core.operations import Acquire, Release
 from celery_exclusive.core.records import SECOND
+from celery_exclusive.messages.namespace import keep_namespace, own_broker
 from celery_exclusive.stores.base import Store, open_store
+from celery_exclusive.worker.neighbours import described
+from celery_exclusive.worker.steps import own_record
 from tests.servers import RedisServer
 from tests.worker.lab import Lab, Worker, command, eventually
 
@@ -96,6 +101,40 @@ def test_a_redis_that_has_moved_with_its_queues_belongs_to_the_workers_there(
     with redis_server.client() as client:
         eventually(lambda: not client.exists("cx2:{0}:kept"), "a moment to be over")
     assert lab.start_worker("w1", 1).process.poll() is None
+    other_name = f"redis://0.0.0.0:{redis_server.port}/0"
+    assert lab.start_worker("w2", 1, broker_url=other_name).stop() == 0
+
+
+@pytest.mark.proves("unfit store refused")
+def test_a_broker_is_known_by_another_name_only_if_all_workers_there_say_so(
+    make_lab: Callable[..., Lab], redis_server: RedisServer
+) -> None:
+    lab = make_lab(url=redis_server.url, exclusive_store=redis_server.url.replace("/0", "/1"))
+    services: Any = lab.app._celery_exclusive  # type: ignore[attr-defined]
+    keep, broker = services.store.keep_namespace, own_broker(services)
+    of_ours = described(services, own_record("ours@web1"))
+    assert keep("redis://older-name/0", LONG, of_ours) == keep_namespace(services, broker)
+    assert keep("redis://older-name/0", A_MOMENT) == "redis://older-name/0"
+    of_another = replace(of_ours, nodename="another@web1", broker="")
+    eventually(lambda: keep("redis://elsewhere/0", LONG, of_another) != "redis://older-name/0", "a moment")
+    with pytest.raises(OptionError, match="belongs to the workers of broker redis://elsewhere/0"):
+        keep_namespace(services, broker)
+
+
+@pytest.mark.proves("other projects")
+@pytest.mark.parametrize("store", ["redis", "postgres"])
+def test_a_worker_of_another_project_is_refused_until_it_has_a_prefix_of_its_own(
+    request: pytest.FixtureRequest, make_lab: Callable[..., Lab], store: str
+) -> None:
+    url = request.getfixturevalue(f"{store}_url")
+    lab = make_lab(module="tests.worker.shop_project", exclusive_store=url, project="shop")
+    lab.start_worker("w1", 1)
+    log = refused(lab, "w2", project="billing", task_default_queue="billing").log
+    for words in ("worker w1@lab pid", "of app 'shop'", "tasks.digest", "exclusive_prefix = 'billing'"):
+        assert words in log
+    assert "Traceback" not in log
+    other = {"project": "billing", "task_default_queue": "billing", "exclusive_prefix": "billing"}
+    lab.start_worker("w3", 1, **other).stop()
 
 
 @pytest.fixture
@@ -156,8 +195,8 @@ def test_a_copy_that_was_adopted_runs_the_tasks_that_wait_in_it(copy: Lab) -> No
     copy.journal.wait_for("start", tag="waits")
 
 
-def refused(lab: Lab, name: str) -> Worker:
-    worker = lab.start_worker(name, 1, ready=False)
+def refused(lab: Lab, name: str, **conf: Any) -> Worker:
+    worker = lab.start_worker(name, 1, ready=False, **conf)
     eventually(lambda: worker.process.poll() is not None, "the end of the stranger")
     assert worker.process.returncode != 0
     return worker

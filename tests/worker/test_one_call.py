@@ -31,7 +31,15 @@ from celery.signals import after_task_publish, before_task_publish, task_sent
 from kombu import Exchange, Producer, Queue
 from kombu.transport.redis import Channel
 
-from celery_exclusive import DuplicateTask, Exclusive, OptionError, StoreUnavailable, Unique, install
+from celery_exclusive import (
+    Debounce,
+    DuplicateTask,
+    Exclusive,
+    OptionError,
+    StoreUnavailable,
+    Unique,
+    install,
+)
 from celery_exclusive.core.claim import Claim
 from celery_exclusive.core.operations import Acquire
 from celery_exclusive.publishing import asking
@@ -62,6 +70,12 @@ def make_app() -> Iterator[Callable[..., Celery]]:
 
         @app.task(name="feeds.rank", shared=False, exclusive=Exclusive("url", order="published"))
         def rank(url: str) -> None: ...
+
+        @app.task(name="feeds.both", shared=False, unique=Unique("url"), exclusive=Exclusive("url"))
+        def both(url: str) -> None: ...
+
+        @app.task(name="feeds.settle", shared=False, unique=Debounce("url", wait=60, max_wait=60))
+        def settle(url: str) -> None: ...
 
         app.finalize()
         return app
@@ -96,6 +110,11 @@ def load(app: Celery) -> Any:
 def rank(app: Celery) -> Any:
     """A task whose calls take their places in line."""
     return app.tasks["feeds.rank"]
+
+
+def settle(app: Celery) -> Any:
+    """A task whose calls wait in a window."""
+    return app.tasks["feeds.settle"]
 
 
 def in_line(app: Celery, url: str = "a") -> int:
@@ -226,6 +245,26 @@ def test_a_publish_is_one_command_and_a_duplicate_is_none_more_and_is_not_sent(
     assert sent("b") == Counter(evalsha=1, lpush=1)  # looked at, and sent
     assert sent("c") == Counter(evalsha=1, lpush=1)
     assert messages(redis_server) == 4
+
+
+@pytest.mark.proves("refused at once")
+def test_a_burst_of_duplicates_of_a_message_in_line_runs_no_script_within_an_offer(
+    make_app: Any, redis_url: str, redis_server: RedisServer
+) -> None:
+    app = make_app(redis_url, exclusive_offer=600)
+    both, publisher = app.tasks["feeds.both"], getattr(app, PUBLISHER)
+    first = both.delay("a")
+
+    def sent() -> Counter[str]:
+        return +commands(redis_server, lambda: both.delay("a"))
+
+    for _ in range(2):
+        assert sent() == Counter(evalsha=1)
+        assert sent() == sent() == Counter()  # only looked at
+        publisher.waits_behind.clear()  # as after an offer
+    assert both.delay("a").existing_id == first.id
+    assert both.delay("b").outcome == "published"
+    assert messages(redis_server) == 2
 
 
 @pytest.mark.proves("one command")
@@ -985,6 +1024,26 @@ def test_a_call_for_another_broker_goes_there_and_takes_no_place(
         for _ in range(2):
             rank(app).apply_async(("a",), connection=connection)
     assert (messages(redis_server), in_line(app)) == (1, 2)
+
+
+@pytest.mark.promise(
+    "A call for another broker waits in no line and in no window, also if the store is not on the server of "
+    "the app's broker",
+    broke="red before: published to the app's own broker when its turn had come",
+)
+def test_a_call_for_another_broker_waits_in_no_store(
+    make_app: Any, redis_url: str, redis_server: RedisServer, store: RedisServer
+) -> None:
+    app = make_app(redis_url, exclusive_store=store.url)
+    database = redis_url.replace("/0", "/3")
+    for url, here, there in ((database, 0, 4), (redis_url, 1, 4)):
+        with app.connection_for_write(url) as connection:
+            for _ in range(2):
+                rank(app).apply_async(("a",), connection=connection)
+                settle(app).apply_async(("a",), connection=connection)
+        with redis.Redis.from_url(database) as client:
+            assert (messages(redis_server), client.llen("celery")) == (here, there)
+    assert (in_line(app), settle(app).lock_state("a").waiting) == (2, 1)
 
 
 @pytest.mark.proves("plain way of a unique call")

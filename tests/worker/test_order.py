@@ -14,6 +14,7 @@ from celery_exclusive.errors import StoreUnavailable
 from celery_exclusive.publishing.ordered import OrderedPublish
 from tests.servers import RedisServer
 from tests.worker.lab import Lab, eventually
+from tests.worker.message import Message
 from tests.worker.stage import Stage, on_stages
 
 pytestmark = pytest.mark.promise(
@@ -61,6 +62,47 @@ def test_tasks_without_an_order_start_as_they_were_published_if_one_redis_has_al
     assert [result.get(timeout=60) for result in results] == tags
     assert lab.journal.tags("start") == tags
     assert worker.log.count("] received") == len(tags), "each once"
+
+
+@pytest.mark.promise(
+    "A call behind calls of other queues passes each of these that no worker has begun within an offer. They "
+    "keep their places aside, and run when a worker of their queue comes",
+    name="two queues",
+    broke="explorer: the line does not know its queues; red before: it waited for seven offers",
+)
+def test_calls_of_a_queue_without_a_worker_are_passed_by_one_of_another_queue(
+    make_lab: Callable[..., Lab],
+) -> None:
+    lab = make_lab(exclusive_offer=1)
+    late = send(lab, "a", "b", name="wait", options={"queue": "slow"})
+    urgent = lab.send("wait", "k", tag="urgent")
+    lab.start_worker("w1", 1)
+    assert urgent.get(timeout=30) == "urgent"
+    lab.start_worker("w2", 1, options=("-Q", "slow"))
+    assert [result.get(timeout=60) for result in late] == ["a", "b"]
+
+
+@pytest.mark.promise(
+    "If the message of a unique call is lost, and the store has it, calls that are skipped for it let it be "
+    "offered again after an offer",
+    name="lost message of a unique call",
+    broke="red before: each later call was skipped for it, for a day",
+)
+def test_a_lost_message_for_which_calls_are_skipped_is_offered_again(lab: Lab) -> None:
+    lab.app.conf.exclusive_offer = lab.conf["exclusive_offer"] = 1
+    first = lab.send("both", "k", tag="a")
+    lab.doors.delete("lab")
+    assert lab.send("both", "k", tag="a").outcome == "skipped"
+    off = {"unique": None, "exclusive": None}
+    foreign = Message.withheld(lab, "both", "other", tag="b", options=off)
+    del foreign.content["headers"]["exclusive"]  # as of a publisher without this library
+    lost = Message.withheld(lab, "both", "other", tag="b")
+    lab.start_worker()
+    eventually(lambda: lab.send("both", "k", tag="a") and first.ready(), "the first call")
+    assert first.get(timeout=60) == "a"
+    foreign.deliver()
+    assert foreign.result.get(timeout=60)["skipped"]["existing_id"] == lost.id
+    assert lost.result.get(timeout=60) == "b"
 
 
 def test_a_call_for_a_busy_key_goes_into_the_line_and_to_no_queue(lab: Lab) -> None:

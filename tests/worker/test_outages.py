@@ -74,14 +74,18 @@ def assert_each_ran_once(lab: Lab) -> None:
     assert not repeated
 
 
-@pytest.mark.parametrize("limit", ["soft_time_limit", "time_limit"])
+@pytest.mark.parametrize(
+    ("of_call", "of_worker"),
+    [({"soft_time_limit": 8}, ()), ({}, ("--time-limit=8",))],
+    ids=["call", "worker"],
+)
 def test_a_time_limit_does_not_end_a_task_that_waits_for_the_store(
-    apart: Callable[..., Lab], store: RedisServer, limit: str
+    apart: Callable[..., Lab], store: RedisServer, of_call: dict[str, int], of_worker: tuple[str, ...]
 ) -> None:
-    lab = apart(exclusive_store_wait=10)
-    worker = lab.start_worker("w1", 2)
+    lab = apart(exclusive_store_wait=20)
+    worker = lab.start_worker("w1", 2, options=of_worker)
     store.stop()
-    result = lab.send("number", 1, "k", options={limit: 10})
+    result = lab.send("number", 1, "k", options=of_call)
     worker.wait_for_log(f"[{result.id}] goes back to the broker")
     store.restart()
     assert answer(result) == 1

@@ -27,6 +27,11 @@ With `order="published"` the caller puts the call into the line, so no worker lo
 "latest" a newer call follows. With `Debounce` the task `<id>` waits in its window. Calls with the task id
 `<id>` have [a page](../how-to/task-id.md).
 
+**A skipped step lets its canvas go on at once**, though `<id>` has not ended. In
+`generate.s(doc_id) | send.s(doc_id)` with `Unique("doc_id")`, `send` begins without the file, and the `send`
+of `<id>` may be skipped against it. In a canvas use `on_conflict="raise"`:
+[Choose](../how-to/choose.md#in-a-chain-or-a-chord).
+
 | policy | the caller gets | the worker logs | the result | the next step gets | the chord's body gets |
 |---|---|---|---|---|---|
 """
@@ -96,7 +101,7 @@ class Case:
         key = self.task.lock_state(self.policy).key
         text = text.replace(self.holder.id, "<id>").replace(key, "<key>")
         text = re.sub(r"[0-9a-f]{8}-[0-9a-f-]{27}", "<newer id>", text)
-        text = re.sub(r"LockHeld\(.*", "LockHeld(…)", text)
+        text = re.sub(r"(LockHeld|DuplicateTask)\(.*", r"\1(…)", text)
         text = re.sub(r"number \d+", "number 1", text)
         return re.sub(r"\d+\.\d+ ?s", "… s", text)
 

@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from importlib import import_module
 from pathlib import Path
 from typing import Any
 
 import pytest
 from celery import chain, chord, group
 
+from celery_exclusive import ExclusiveError
 from tests.servers import RedisServer
-from tests.worker.lab import Lab, Worker, eventually
+from tests.worker.lab import Lab, Worker, eventually, wait_until_gone
 
 DEADLINE = 60
+TASKS = "tests.worker.shop_late_tasks"
 LATE = {"task_acks_late": True, "task_reject_on_worker_lost": True}
 
 
@@ -241,6 +244,47 @@ def test_a_pool_of_greenlets_that_is_not_of_gevent_is_refused(
     assert worker.process.wait(60) != 0
     assert "Traceback" not in worker.log
     assert "use --pool=gevent, threads, prefork or solo" in worker.log
+
+
+@pytest.mark.promise(
+    "No body begins whose lease no heartbeat would renew: not in a pool class of a project's own, nor in a "
+    "worker that gets its first task with an option while it runs",
+    name="seen by a heartbeat",
+    broke="red before: two bodies at once after `ttl`",
+)
+def test_a_pool_that_inherits_from_prefork_renews_leases(make_lab: Callable[..., Lab]) -> None:
+    lab = make_lab(exclusive_ttl=3, worker_pool="tests.worker.shop_late:Processes")
+    lab.start_worker("w1", 1)
+    lab.send("wait", "k", tag="holder", hold=True)
+    lab.journal.wait_for("start", tag="holder")
+    lab.assert_kept("wait", "k", renewals=1)
+
+
+@pytest.mark.proves("seen by a heartbeat")
+def test_first_task_with_an_option_by_pool_restart_has_its_lease_renewed(
+    make_lab: Callable[..., Lab],
+) -> None:
+    lab = make_lab(module="tests.worker.shop_late", exclusive_ttl=3, worker_pool_restarts=True)
+    worker = lab.start_worker("w1", 1)
+    children = worker.children
+    assert lab.app.control.pool_restart(modules=[TASKS], reply=True, timeout=60, limit=1)
+    wait_until_gone(*children)
+    import_module(TASKS)
+    lab.send("wait", "k", tag="holder", hold=True)
+    lab.journal.wait_for("start", tag="holder")
+    lab.assert_kept("wait", "k", renewals=1)
+
+
+@pytest.mark.proves("seen by a heartbeat")
+def test_first_task_with_an_option_in_a_running_worker_without_a_heartbeat_fails_before_its_body(
+    make_lab: Callable[..., Lab],
+) -> None:
+    lab = make_lab(module="tests.worker.shop_late")
+    lab.start_worker("w1", 1, pool="solo")
+    result = lab.app.send_task("tests.worker.shop_late.wait", ("k", "late"))
+    with pytest.raises(ExclusiveError, match="no heartbeat of its worker would renew its lease"):
+        result.get(timeout=DEADLINE)
+    assert not lab.journal.events("start")
 
 
 @pytest.mark.proves("pools")

@@ -16,6 +16,7 @@ from kombu.exceptions import OperationalError
 from celery_exclusive.messages.header import HEADER
 from celery_exclusive.messages.republish import Republisher
 from celery_exclusive.messages.stored import StoredMessage
+from celery_exclusive.worker.queues import SOURCE
 from tests.rabbit import RabbitServer
 from tests.worker.lab import Lab, Worker, eventually
 from tests.worker.stage import RABBITS
@@ -210,6 +211,40 @@ def test_a_task_that_rabbitmq_has_delayed_waits_in_line_and_is_not_delayed_again
 
 
 @pytest.mark.promise(
+    "Where RabbitMQ delays messages (quorum), it delays those that are rescheduled, too, and no worker keeps "
+    "them until their eta. Their consumer binds their queue to the end of the delays, and drops the copies "
+    "that a queue bound by `#` gets",
+    broke=(
+        "red before: kept by the worker, whose prefetch count they filled; the expiries in `x-death` sent "
+        "along: RabbitMQ drops the second delay; bound by each message; each copy rescheduled again"
+    ),
+)
+@needs_celery("5.5", "quorum queues and their delays")
+def test_a_task_that_is_rescheduled_on_a_quorum_queue_is_delayed_by_rabbitmq(
+    make_rabbit_lab: Callable[..., Lab], rabbit_server: RabbitServer
+) -> None:
+    topic = {"exchange_type": "topic", "queue_arguments": {"x-queue-type": "quorum"}}
+    queues = {
+        "lab": {**topic, "exchange": "lab", "routing_key": "lab"},
+        "all": {**topic, "exchange": "all", "routing_key": "#"},
+    }
+    lab = make_rabbit_lab({}, module=CANVAS, task_queues=queues, **LATE)
+    url = lab.conf["broker_url"]
+    lab.start_worker("w1", 2)
+    assert "#.celery-exclusive.lab" in rabbit_server.bindings(url, "lab")
+    lab.send("hold", "k")
+    lab.journal.wait_for("start", tag="holder")
+    later = lab.send("watched_later", "k", "later")
+    _, second, third = lab.journal.wait_for("message", 3, id=later.id)
+    lab.open("holder")
+    for message in (second, third):
+        assert message["delivery_info"][SOURCE]["queue"] == "lab"
+        assert message["headers"]["x-death"][-1]["queue"].startswith("celery_delayed_")
+    assert later.get(timeout=DEADLINE) == "lab"  # the routing key of the publisher
+    wait_for_empty(rabbit_server, lab, "all")
+
+
+@pytest.mark.promise(
     "A message that RabbitMQ refuses, or has no queue for, is an error of our own publishing",
     broke="no confirms; not mandatory",
 )
@@ -223,7 +258,7 @@ def test_a_message_that_rabbitmq_rejects_is_an_error(
     stored = StoredMessage(b"[]", "application/json", "utf-8", headers, {"delivery_mode": 2}, "lab", "side")
     republisher = Republisher(lab.app, own_connection=own_connection)
     for _ in range(2):
-        republisher.publish(stored)
+        republisher.publish(stored, delay=60)  # by an exchange it comes at once, and waits in its worker
     with pytest.raises(OperationalError):
         republisher.publish(stored)
     rabbit_server.delete(lab.conf["broker_url"], "side")

@@ -159,7 +159,7 @@ def test_a_promoted_message_that_expires_in_its_queue_ends_as_revoked_and_the_li
     assert copies() > 0, "no broker drops what a worker shall see"
     lab.start_worker("w3", 1, options=("-Q", "side"))
     assert following.get(timeout=DEADLINE) == "next"
-    assert expiring.state == "REVOKED"
+    eventually(lambda: expiring.state == "REVOKED", "the end of what has expired")
     assert lab.journal.tags("start") == ["holder", "next"]
 
 

@@ -89,7 +89,7 @@ PUSH, CONNECT = b"\r\nacquire_alone\r\n", b"\r\nEVAL\r\n"
 """Words in the request that sends a message with its key, and in the first one of a new connection."""
 
 
-@pytest.fixture(params=[30])
+@pytest.fixture(params=[150])  # in which a message has run also where all cores are busy
 def publisher(request: pytest.FixtureRequest, make_lab: Callable[..., Lab], network: Proxy) -> Lab:
     """A publisher behind the network, without a worker."""
     url = f"redis://127.0.0.1:{network.port}/0"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import sqlite3
 from collections.abc import Callable
 from contextlib import closing
@@ -11,6 +12,7 @@ from typing import Any
 import pytest
 from celery import chain, chord, group
 
+from celery_exclusive import Conflict, Exclusive, Unique
 from tests.worker.lab import Lab, eventually
 from tests.worker.message import consume
 from tests.worker.stage import Stage
@@ -110,6 +112,53 @@ def test_a_chord_with_duplicates_completes_once(lab: Lab, duplicates: list[int])
     ran = [n + 1 for n in range(4) if n not in duplicates] * 2
     numbers = [int(tag) for tag in lab.journal.tags(task=f"{SHOP}.number") if tag != "100"]
     assert sorted(numbers) == sorted(ran)
+
+
+@pytest.mark.promise(
+    "A step that may be skipped is warned of once per task and process, with what its next step gets. With "
+    '`on_conflict="raise"` a second chain fails, and the first one hands its result on',
+    name="skipped steps",
+    broke="no warning; the duplicate of a step with `Unique` or `Exclusive` skipped in place of the error",
+)
+@ONCE
+def test_a_second_chain_of_steps_with_raise_fails_and_with_skip_it_keeps_the_first_from_its_end(
+    stage: Stage, caplog: pytest.LogCaptureFixture
+) -> None:
+    lab = stage.make_lab(SHOP)
+    worker = stage.start_worker(lab, slots=4)
+    append = lab.task("append")
+
+    def call(name: str, tag: str, options: dict[str, Any]) -> Any:
+        """Call a chain that generates a file and sends it."""
+        steps = [
+            append.s(key=f"{name} {step}", tag=f"{step} {tag}", hold=True).set(**options)
+            for step in ("generate", "send")
+        ]
+        return chain(*steps, lab.task("total").si([])).apply_async()
+
+    for name, option in {
+        "unique": {"unique": Unique("key", on_conflict="raise")},
+        "exclusive": {"unique": None, "exclusive": Exclusive("key", on_conflict="raise")},
+    }.items():
+        first = call(name, f"{name} first", option)
+        lab.journal.wait_for("start", tag=f"generate {name} first")
+        with pytest.raises(Conflict):
+            call(name, f"{name} second", option).get(timeout=DEADLINE)
+        lab.open(f"generate {name} first", f"send {name} first")
+        assert first.parent.get(timeout=DEADLINE) == [f"generate {name} first", f"send {name} first"]
+    assert "is a step of a canvas" not in caplog.text + worker.log
+    first = call("skip", "first", {})
+    lab.journal.wait_for("start", tag="generate first")
+    call("skip", "second", {})
+    lab.journal.wait_for("start", tag="send second")  # without a file
+    lab.open("generate first")
+    assert "skipped" in first.parent.get(timeout=DEADLINE)  # nobody sends the file
+    lab.open("send second")
+    stage.assert_nothing_is_left(lab)
+    warning = re.escape("append is a step of a canvas, and may be skipped (unique=Unique('key'))")
+    assert len(re.findall(warning, caplog.text)) == 1
+    processes = re.findall(rf"WARNING/([\w-]+)\] task \S*{warning}", worker.log)
+    assert 1 <= len(processes) == len(set(processes))
 
 
 @ONCE

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 from celery import Celery
 
-from celery_exclusive import Exclusive, install
+from celery_exclusive import DuplicateTask, Exclusive, install
 from tests.worker.lab import Lab, disconnect, eventually
 from tests.worker.message import Message, wait_for_lines
 from tests.worker.stage import Stage
@@ -27,7 +27,8 @@ LATE = {"task_acks_late": True, "task_reject_on_worker_lost": True}
     name="publishers without the library",
     broke="the worker does not ask before the line",
 )
-def test_a_duplicate_from_a_publisher_without_the_library_is_skipped_on_the_worker(
+@pytest.mark.proves("duplicates that raise")
+def test_a_duplicate_from_a_publisher_without_the_library_is_skipped_or_fails_on_the_worker(
     make_lab: Callable[..., Lab], stranger: Celery
 ) -> None:
     lab = make_lab(module=SHOP, exclusive_ttl=600, **LATE)
@@ -39,11 +40,17 @@ def test_a_duplicate_from_a_publisher_without_the_library_is_skipped_on_the_work
     assert second.get(timeout=DEADLINE) == {"skipped": {"key": key, "existing_id": first.id}}
     duplicate = lab.send("once", "k", "known")
     assert_skipped(duplicate, first)
-    lab.open("first")
+    strict = stranger.send_task(f"{SHOP}.strict", ["k", "strict", True])
+    lab.journal.wait_for("start", tag="strict")
+    with pytest.raises(DuplicateTask, match=f"did not run: unique key .* is held by {strict.id}"):
+        stranger.send_task(f"{SHOP}.strict", ["k", "refused"]).get(timeout=DEADLINE)
+    tick = stranger.send_task(f"{SHOP}.strict", ["k", "tick"], headers={"celery_beat_task": True})
+    assert tick.get(timeout=DEADLINE)["skipped"]["existing_id"] == strict.id
+    lab.open("first", "strict")
     assert first.get(timeout=DEADLINE) == "first"
     eventually(lambda: lab.task("once").lock_state("k").unique_holder is None, "a free key")
     assert stranger.send_task(f"{SHOP}.once", ["k", "third"]).get(timeout=DEADLINE) == "third"
-    assert lab.journal.tags() == ["first", "third"]
+    assert lab.journal.tags() == ["first", "strict", "third"]
 
 
 @pytest.mark.promise(

@@ -10,10 +10,13 @@ from shlex import quote
 from typing import Any
 
 import click
+from celery import Celery
 from celery.bin.base import CLIContext
 
 from celery_exclusive.display import printable
 from celery_exclusive.errors import ExclusiveError
+from celery_exclusive.installer import install
+from celery_exclusive.operate.patience import reach
 from celery_exclusive.services import ATTRIBUTE, Services
 
 
@@ -24,6 +27,16 @@ def as_typed(command: str) -> str:
     named += [word.removeprefix("--app=") for word in words if word.startswith("--app=")]
     app = next(iter(named), os.environ.get("APP"))
     return re.sub("^celery -A proj ", lambda _: f"celery -A {quote(app)} ", command) if app else command
+
+
+def app_of_url(url: str, prefix: str) -> Celery:
+    """Return an app without tasks and broker for a store, for when the project's own cannot be imported."""
+    app = Celery("locks", broker="memory://localhost/", set_as_current=False)
+    app.conf.update(exclusive_store=url, exclusive_prefix=prefix)
+    services: Services = getattr(install(app), ATTRIBUTE)
+    if make_nothing := getattr(services.store, "make_nothing", None):
+        make_nothing()
+    return app
 
 
 def app_services(obj: CLIContext, *, is_used: bool = True) -> Services:
@@ -49,7 +62,7 @@ def app_services(obj: CLIContext, *, is_used: bool = True) -> Services:
         prefix = services.settings.exclusive_prefix
         click.echo(f"locks in {url} ({services.origin}), exclusive_prefix {prefix}", err=True)
     if is_used:
-        store.epoch()  # a node of a Redis Cluster would list no keys, and not say why
+        reach(services)  # a node of a Redis Cluster would list no keys, and not say why
     if store.capabilities.one_process:
         click.echo(f"Warning: {url} is the memory of one process, and this is another process", err=True)
     return services

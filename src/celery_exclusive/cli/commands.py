@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from typing import Any, Final
+from typing import Any
 
 import click
 from celery.bin.base import CLIContext
 
-from celery_exclusive import events
+from celery_exclusive import events, notices
 from celery_exclusive.cli.app import app_services
 from celery_exclusive.core.claim import task_id
 from celery_exclusive.core.records import SECOND
@@ -18,13 +18,13 @@ from celery_exclusive.leases import operator_release
 from celery_exclusive.messages.namespace import LIFE, adopt_namespace, own_broker
 from celery_exclusive.operate.answers import refusal, worker_text
 from celery_exclusive.operate.finding import find_key
+from celery_exclusive.operate.patience import PATIENCE, NoAnswer, ask_broker
 from celery_exclusive.operate.states import key_state
 from celery_exclusive.services import Services
 from celery_exclusive.stores.sql.tables import NAMES
+from celery_exclusive.system.operator import operator
 
 commands = click.Group()
-_PATIENCE: Final = 5.0
-"""Seconds for which a command waits for its broker, to which it sends an event."""
 
 
 @commands.command
@@ -70,19 +70,22 @@ def release(obj: CLIContext, key: str, *, force: bool, reason: str, queued: bool
         _release_queued(services, key, reason=reason, yes=yes)
     else:
         _release(services, find_key(services.store, key), force=force, reason=reason)
-    events.wait(_PATIENCE)
+    _farewell(services)
 
 
 @commands.command
 @click.option("--drop", is_flag=True, help="Delete all leases and waiting tasks instead.")
 @click.option("--yes", is_flag=True, help="Do not ask.")
+@click.option("--reason", default="", help="Why, for the log and the event.")
 @click.pass_obj
-def adopt(obj: CLIContext, *, drop: bool, yes: bool) -> None:
+def adopt(obj: CLIContext, *, drop: bool, yes: bool, reason: str) -> None:
     """Take over the locks and waiting tasks of another broker whose workers have gone.
 
     Workers do not start where tasks of another broker wait: in a copy of production's database, workers of a
     test system would run production's tasks. After this, workers of this app run them. With --drop no worker
     does: all leases and waiting tasks with this exclusive_prefix are deleted.
+
+    A WARNING and the event lock-adopted name the operator, the reason and the number.
 
     If both are one broker under two names, set exclusive_broker_id instead.
     """
@@ -99,6 +102,8 @@ def adopt(obj: CLIContext, *, drop: bool, yes: bool) -> None:
         what = "delete them, and all leases?" if drop else f"let workers of {printable(broker)} run them?"
         click.confirm(what, abort=True)
     adopt_namespace(services, drops=drop)
+    notices.adopted_by_operator(services, owner, count, operator(), reason, drops=drop)
+    events.wait(PATIENCE)
     click.echo("deleted" if drop else f"this belongs to {printable(broker)} now")
 
 
@@ -123,9 +128,27 @@ def create_tables(obj: CLIContext, *, only_print: bool) -> None:
     else:
         store.create_tables()
         click.echo(f"the tables are in {printable(store.url)}")
-    click.echo("if workers and publishers are another user there:", err=True)
+    click.echo(
+        "if workers and publishers are another user there (on PostgreSQL with ?tables_of=MAKER in their URL, "
+        "unless the maker owns the schema or database):",
+        err=True,
+    )
     for name in NAMES:
         click.echo(f"GRANT SELECT, INSERT, UPDATE, DELETE ON {name} TO ...;", err=True)
+
+
+def _farewell(services: Services) -> None:
+    """Wait until the broker has the event, and the messages that are next in line."""
+
+    def wait() -> None:
+        events.wait(PATIENCE)
+        services.courier.close()
+
+    try:
+        ask_broker(services, wait)
+    except NoAnswer as error:
+        text = "workers publish what is next in line, and the event may be lost"
+        click.echo(f"Warning: {error}: {text}", err=True)
 
 
 def _release(services: Services, key: str, *, force: bool, reason: str) -> None:

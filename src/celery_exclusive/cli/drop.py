@@ -15,6 +15,7 @@ import click
 from celery.bin.base import CLIContext
 from celery.utils.functional import noop
 
+from celery_exclusive import events, notices
 from celery_exclusive.cli.app import app_services
 from celery_exclusive.core.claim import task_id
 from celery_exclusive.core.records import SECOND
@@ -22,9 +23,12 @@ from celery_exclusive.display import duration, escaped, printable
 from celery_exclusive.errors import ExclusiveError, did_you_mean
 from celery_exclusive.operate.dropping import Dropper, Found
 from celery_exclusive.operate.finding import find_key
+from celery_exclusive.operate.patience import PATIENCE, NoAnswer
 from celery_exclusive.operate.putting import Outcome, Putter
 from celery_exclusive.operate.saved import SavedFile
 from celery_exclusive.services import Services
+from celery_exclusive.stores.base import states
+from celery_exclusive.system.operator import operator
 
 _UNITS: Final = {"s": 1, "m": 60, "h": 3_600, "d": 86_400}
 _SHOWN: Final = 10
@@ -61,10 +65,19 @@ class _Duration(click.ParamType):  # type: ignore[type-arg] # older releases of 
 @click.option("--discard", is_flag=True, help="Save no messages: the tasks cannot be put back.")
 @click.option("--dry-run", is_flag=True, help="Show what would be dropped, and change nothing.")
 @click.option("--yes", is_flag=True, help="Do not ask.")
+@click.option("--reason", default="", help="Why, for the log, the event, and the results of the tasks.")
 @click.option("--json", "as_json", is_flag=True, help="Print the result as a JSON object.")
 @click.pass_obj
 def drop(
-    obj: CLIContext, /, *, to: Path | None, dry_run: bool, yes: bool, as_json: bool, **chosen: Any
+    obj: CLIContext,
+    /,
+    *,
+    to: Path | None,
+    dry_run: bool,
+    yes: bool,
+    reason: str,
+    as_json: bool,
+    **chosen: Any,
 ) -> None:
     """Take waiting tasks out of the line of KEY, and end each as REVOKED.
 
@@ -74,6 +87,7 @@ def drop(
 
     Each message is saved, durably, before its task leaves the line: `locks put FILE` publishes the messages
     again. If this command is killed, start it again with the same file: it completes what it has begun.
+    A WARNING and the event lock-dropped name the operator, the reason and the numbers.
 
     \b
     celery -A proj locks drop x:feeds.import_feed:8c24... --to feeds.jsonl
@@ -98,13 +112,17 @@ def drop(
         if to
         else nullcontext() as file,
     ):
-        dropper = Dropper(services, file)
-        if finished := dropper.finish():
-            click.echo(f"completed an earlier drop of {finished} tasks", err=True)
-        with _progress(found.count) as show:
-            for key, places in found.places():
-                dropper.drop(key, places)
-                show(dropper.dropped + dropper.left - finished)
+        dropper = Dropper(services, file, reason)
+        try:
+            if finished := dropper.finish():
+                click.echo(f"completed an earlier drop of {finished} tasks", err=True)
+            with _progress(found.count) as show:
+                for key, places in found.places():
+                    dropper.drop(key, places)
+                    show(dropper.dropped + dropper.left - finished)
+        finally:
+            dropper.record(operator())
+            events.wait(PATIENCE)
     problems = [*found.problems, *dropper.problems]
     if as_json:
         result = {"dropped": dropper.dropped, "left": dropper.left, "file": to and str(to)}
@@ -123,15 +141,17 @@ def drop(
     "--limit", type=click.IntRange(min=1), help="Put only so many: the same command puts the next ones."
 )
 @click.option("--again", is_flag=True, help="Also the tasks that were put before: they run once more.")
+@click.option("--reason", default="", help="Why, for the log and the event.")
 @click.option("--json", "as_json", is_flag=True, help="Print the result as a JSON object.")
 @click.pass_obj
-def put(obj: CLIContext, file: Path, *, limit: int | None, again: bool, as_json: bool) -> None:
+def put(obj: CLIContext, file: Path, *, limit: int | None, again: bool, reason: str, as_json: bool) -> None:
     """Publish the tasks of a FILE of `locks drop` again, with their ids, at the end of their lines.
 
     The store and the broker are the ones of the app, which may be others than at the drop. A unique key
     is acquired as for a new call: a task whose key is held is skipped. `.get()` waits for the result again.
 
     FILE notes which tasks were put, so the same command puts none twice, and continues if it was killed.
+    A WARNING and the event lock-put name the operator, the reason and the numbers.
 
     Exit code: 0 if all tasks were put, now or before, or as many as --limit says, 1 if some were not.
     """
@@ -141,12 +161,17 @@ def put(obj: CLIContext, file: Path, *, limit: int | None, again: bool, as_json:
     counts = Counter[Outcome]()
     with _can_be_repeated(), SavedFile(file) as saved:
         putter = Putter(services, saved, again=again)
-        with _progress(len(saved.fates)) as show:
-            for outcome in putter.put_all():
-                counts[outcome] += 1
-                show(counts.total())
-                if counts["put"] == limit:
-                    break
+        try:
+            with _progress(len(saved.fates)) as show:
+                for outcome in putter.put_all():
+                    counts[outcome] += 1
+                    show(counts.total())
+                    if counts["put"] == limit:
+                        break
+        finally:
+            if counts["put"]:
+                notices.put_by_operator(services, counts, operator(), reason, str(file))
+                events.wait(PATIENCE)
     if as_json:
         click.echo(json.dumps({**{name: counts[name] for name in _WORDS}, "problems": putter.problems}))
     else:
@@ -197,7 +222,10 @@ def _check(
 
 def _find(services: Services, *, key: str, task: str, older_than: int, ids: Any, **_: Any) -> Found:
     store = services.store
-    keys = [find_key(store, key)] if key else sorted(store.scan())
+    if key:
+        keys = [find_key(store, key)]
+    else:  # the index of lines may miss one that changes meanwhile
+        keys = [key for key, it in states(store, [*store.scan()]) if it.all_waiting or it.problem]
     found = Found.search(
         services,
         keys,
@@ -216,6 +244,8 @@ def _can_be_repeated() -> Iterator[None]:
     """Make one line of an error of the disk, the broker or the result backend, with the next step."""
     try:
         yield
+    except NoAnswer as error:
+        raise NoAnswer(f"{error}; mend that, and start the same command again") from error
     except ExclusiveError:
         raise
     except Exception as error:

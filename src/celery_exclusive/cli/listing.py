@@ -6,7 +6,7 @@ from collections.abc import Iterable, Iterator
 from unicodedata import east_asian_width
 
 from celery_exclusive.display import duration, escaped, printable
-from celery_exclusive.operate.answers import named, renewed_text, worker_text
+from celery_exclusive.operate.answers import deaths_text, named, renewed_text, worker_text
 from celery_exclusive.operate.states import KeyState
 from celery_exclusive.task import LockHolder, WaitingTask
 
@@ -50,7 +50,9 @@ def place_line(task: WaitingTask) -> str:
     elif task.ends_in is not None:
         facts.append(f"{'gives up' if task.gives_up else 'expires'} in {duration(task.ends_in)}")
     elif task.is_aside:
-        facts.append("no worker accepted its offers")
+        facts.append(
+            "no worker accepts or publishes it" + ", or it waits for its last chance" * bool(task.deaths)
+        )
     if task.deaths:
         facts.append(f"workers that ran it have died: {task.deaths}")
     return "; ".join(facts)
@@ -65,7 +67,8 @@ def _holder(holder: LockHolder) -> str:
         phase = "dead"
         left = "its lease has expired: a worker that lives recovers its run"
     renewed = "" if holder.renewed is None else renewed_text(holder)
-    return f"{phase}: {printable(holder.task_id)}{where}, for {duration(holder.age)}{renewed}; {left}"
+    deaths = deaths_text(holder.deaths)
+    return f"{phase}: {printable(holder.task_id)}{where}, for {duration(holder.age)}{renewed}; {left}{deaths}"
 
 
 def _rows(state: KeyState) -> Iterator[tuple[str, ...]]:

@@ -20,7 +20,7 @@ from celery_exclusive.cli.records import answer_record, key_record, waiting_reco
 from celery_exclusive.errors import StoreUnavailable, UnreadableKey, did_you_mean
 from celery_exclusive.operate.answers import Answer, of_outage
 from celery_exclusive.operate.finding import find_key, keys_that_begin
-from celery_exclusive.operate.states import KeyState, is_key_of, key_state, key_states, whole_line_of
+from celery_exclusive.operate.states import KeyState, key_state, key_states, keys_of, whole_line_of
 from celery_exclusive.operate.why import why as answer_to
 from celery_exclusive.operate.why import why_words
 from celery_exclusive.services import Services
@@ -38,7 +38,7 @@ _ORDERS = {
 
 @click.command
 @click.argument("prefix", default="")
-@click.option("--task", default="", help="Only the keys of this task.")
+@click.option("--task", default="", help="Only the keys of this task, and those that its key= makes.")
 @click.option("--waiting", "only_waiting", is_flag=True, help="Only keys that tasks wait for.")
 @click.option(
     "--sort",
@@ -137,8 +137,11 @@ def why(
 
     Each of ARGS is a value of JSON, or else a string; NAME=VALUE gives an argument its name.
 
-    Exit code: 0 if there is nothing to do; 1 if a person should look: no worker accepts the task, the worker
-    of a holder has died, or the task is not known; 3 if the store does not answer.
+    It waits for store, result backend and broker for 5 s each, and names the one that does not answer.
+
+    Exit code: 0 if there is nothing to do; 1 if a person should look: no worker accepts the task or consumes
+    its queue, the worker of a holder has died, or the task is not known; 3 if the store does not answer, or
+    the result backend about a task that the store does not know.
     """
     answer = _answer(ctx.obj, subject, args, headers)
     if as_json:
@@ -147,7 +150,7 @@ def why(
         click.echo(answer.sentence)
         if answer.next_step:
             click.echo(f"next: {as_typed(answer.next_step)}")
-    ctx.exit(3 if answer.reason == "store_down" else int(answer.is_trouble))
+    ctx.exit(3 if answer.reason in ("store_down", "backend_down") else int(answer.is_trouble))
 
 
 def _answer(obj: CLIContext, subject: str, args: tuple[str, ...], headers: tuple[str, ...]) -> Answer:
@@ -166,10 +169,12 @@ def _answer(obj: CLIContext, subject: str, args: tuple[str, ...], headers: tuple
 
 def _keys(services: Services, prefix: str, task: str) -> list[str]:
     keys = keys_that_begin(services.store, prefix)
-    return [key for key in keys if not task or is_key_of(task, key)]
+    return keys_of(services, task, keys) if task else keys
 
 
 def _none(services: Services, prefix: str, task: str) -> str:
+    if callable(getattr(services.exclusive(services.app.tasks.get(task)), "key", None)):
+        return f"the keys of task {task!r} are strings that a function makes: list them by their beginning"
     if task:
         return f"no lock of task {task!r}{did_you_mean(task, set(services.app.tasks) - {task})}"
     return f"no key of a lock begins with {prefix!r}" if prefix else "no locks"
@@ -178,7 +183,17 @@ def _none(services: Services, prefix: str, task: str) -> str:
 def _chosen(
     services: Services, keys: Collection[str], *, sort: str | None, top: int | None, only_waiting: bool
 ) -> Iterator[KeyState]:
-    """Yield the states of these keys that are to be listed, without those that are free by now."""
+    """Yield the states of these keys that are to be listed, without those that are free by now.
+
+    The store knows the lengths of lines without the state of each key.
+    """
+    if only_waiting or (sort == "waiting" and top):
+        lengths = {it.key: it.all_waiting for it in services.store.lines() if it.all_waiting}
+        waited_for = [key for key in keys if key in lengths]
+        if sort == "waiting" and top and len(waited_for) >= top:
+            keys = nlargest(top, waited_for, key=lengths.__getitem__)
+        elif only_waiting:
+            keys = waited_for
     busy = (state for state in key_states(services, keys) if state.state != "free")
     found = (state for state in busy if state.all_waiting) if only_waiting else busy
     if sort:

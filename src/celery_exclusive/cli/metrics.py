@@ -24,7 +24,8 @@ def metrics(obj: CLIContext, *, listen: str | None) -> None:
     celery -A proj locks metrics > locks.prom.new && mv locks.prom.new locks.prom
                                      for the textfile collector of node_exporter
 
-    Each scrape looks once at all keys. If the store does not answer, celery_exclusive_up is 0.
+    A scrape reads the names of all keys, and the states of at most 2,000. If the store does not answer,
+    celery_exclusive_up is 0.
 
     Exit code: 0, also if the store does not answer, since that is a value; 1 if the store cannot list its
     keys, or prometheus-client is not installed.

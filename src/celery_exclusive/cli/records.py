@@ -70,6 +70,7 @@ def _holder_record(holder: LockHolder) -> dict[str, Any]:
         "fence": holder.fence,
         "phase": holder.phase,
         "renewed": _rounded(holder.renewed),
+        "deaths": holder.deaths,
         "workers": [asdict(worker) for worker in holder.workers],
     }
 

@@ -10,6 +10,7 @@ Each module replaces one import:
 * `once`: `QueueOnce` of celery-once.
 * `singleton`: `Singleton` of celery-singleton.
 * `heimdall`: `HeimdallTask` of celery-heimdall.
+* `bridge`: for the release between one of these three packages and ours.
 
 An option that changes its meaning is reported once, as a `CompatWarning` that names the new spelling.
 """

@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from hashlib import blake2b
 from typing import TYPE_CHECKING, Any, ClassVar, cast
 
 from celery_exclusive.compat.recipe_task import RecipeDuplicate, UniqueRecipeTask, check_names
+from celery_exclusive.errors import OptionError
+from celery_exclusive.options.canonical import Refused, digest, scalar, unwrap, utf8
 from celery_exclusive.options.declared import Unique
+from celery_exclusive.options.keys import AsCalled, argument, bind, check
 
 if TYPE_CHECKING:
     from typing_extensions import Self
@@ -55,6 +59,9 @@ class QueueOnce(UniqueRecipeTask):
     Raises:
         OptionError: `once` has an option that does not exist, when the task is declared or called.
 
+    Arguments with the same text are the same, such as 7 and "7", or a UUID and its string. In the new
+    spelling their types count.
+
     What changes: `timeout` ends no key of a body that runs. A duplicate that is graceful returns the
     AsyncResult of the task that is queued, with `outcome` "skipped", instead of an EagerResult in state
     REJECTED. Of the setting ONCE only `default_timeout` is used: the store is `exclusive_store`.
@@ -79,13 +86,19 @@ class QueueOnce(UniqueRecipeTask):
         if settings.keys() - {"default_timeout"}:
             changes.append("the backend of the setting ONCE is not used, write exclusive_store=")
         keys = once.get("keys")
+        if keys:
+            check(cls.name, cls.run, Unique(tuple(keys)))
         return Unique(
-            tuple(keys) if keys else None,
-            key=None if keys or keys is None else cls.name,
+            key=_TextKey(app, cls.name, keys) if keys or keys is None else cls.name,
             until="started" if once.get("unlock_before_run") else "finished",
             on_conflict="skip" if once.get("graceful") else "raise",
             queued_ttl=once.get("timeout", settings.get("default_timeout")),
         ), "; ".join(changes)
+
+    @classmethod
+    def new_spelling(cls, option: Any) -> Any:
+        keys = cls.once.get("keys")
+        return option.replace(key=None, by=tuple(keys) if keys else None) if callable(option.key) else option
 
     def apply_async(self, args: Any = None, kwargs: Any = None, *rest: Any, **options: Any) -> Any:
         once, unique = options.pop("once", None), cast("Unique | None", getattr(self, "unique", None))
@@ -98,3 +111,37 @@ class QueueOnce(UniqueRecipeTask):
                 changes["queued_ttl"] = once["timeout"]
             options.setdefault("unique", unique.replace(**changes))
         return super().apply_async(args, kwargs, *rest, **options)
+
+
+class _TextKey(AsCalled):
+    """A function as `key=`, which makes a key of the texts of arguments, as celery-once does.
+
+    7 and "7" have one key, as a UUID and its string do. No text and no list is too long.
+    """
+
+    def __init__(self, app: Any, task: str, names: Sequence[str] | None) -> None:
+        def text_key(*args: Any, **kwargs: Any) -> str:
+            bound = bind(app.tasks[task].run, args, kwargs)
+            given = {name: argument(bound, name) for name in names or bound.arguments}
+            try:
+                texts = [(name, _text(given[name])) for name in sorted(given)]
+            except Refused as refused:
+                raise OptionError(f"task {task!r}: an argument {refused.problem}") from None
+            return f"{task}:{blake2b(utf8(repr(texts)), digest_size=16).hexdigest()}"
+
+        super().__init__(text_key)
+
+
+def _text(value: object) -> object:
+    known = scalar(unwrap(value))
+    return known[1] if known else _form(value)
+
+
+def _form(value: object) -> object:
+    """Return what distinguishes a value within another one, as JSON brings it."""
+    value = unwrap(value)
+    if isinstance(value, (list, tuple)):
+        return [_form(item) for item in value]
+    if isinstance(value, dict):
+        return sorted((str(key), _form(item)) for key, item in value.items())
+    return scalar(value) or digest({"": value})

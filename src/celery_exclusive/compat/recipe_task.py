@@ -73,7 +73,13 @@ class RecipeTask(Task):
         cls._translated = cls.name
         modules = (str(base.__module__) for base in cls.__mro__)  # code from a string has none
         recipe = next(module for module in modules if module.startswith(_PACKAGE))
-        report(recipe, f"task {cls.name}: {changes}. Write {option.attribute}={option!r}", cls.run)
+        spelling = cls.new_spelling(option)
+        report(recipe, f"task {cls.name}: {changes}. Write {option.attribute}={spelling!r}", cls.run)
+
+    @classmethod
+    def new_spelling(cls, option: Exclusive | Unique) -> Exclusive | Unique:
+        """Return the option as the user should write it."""
+        return option
 
 
 def check_names(

@@ -7,6 +7,7 @@ from typing import Literal
 
 from celery_exclusive.core.claim import (
     FINISHED,
+    LAST_CHANCE,
     STARTED,
     Claim,
     UniqueClaim,
@@ -30,13 +31,15 @@ from celery_exclusive.core.operations import (
     Stale,
 )
 from celery_exclusive.core.plan import Ask, Plan
+from celery_exclusive.core.publishing import stand_behind
 
 
 @dataclass(frozen=True, slots=True)
 class Policy:
     """The values of a task's option that decide a conflict.
 
-    `gives_up_in`: the time for which a new task waits in line.
+    `gives_up_in`: the time for which a new task waits in line. `on_duplicate`: "skip" or "raise", if another
+    task holds the unique key.
     """
 
     on_conflict: str = "wait"
@@ -44,13 +47,14 @@ class Policy:
     max_waiting: int | None = None
     gives_up_in: int | None = None
     on_give_up: str = "raise"
+    on_duplicate: str = "skip"
 
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
     """The decision about a delivery.
 
-    run: the body may begin. skip, fail: the delivery ends without its body, as SUCCESS or with LockHeld.
+    run: the body may begin. skip, fail: the delivery ends without its body, as SUCCESS or with a `Conflict`.
     wait: the store has the message. reschedule: the message is delivered again later. drop: another copy of
     the message runs, or has run.
 
@@ -91,9 +95,10 @@ class Outcome:
         """Return the outcome of a task that has waited for as long as its option says."""
         return replace(self, kind=ON_CONFLICT[on_give_up], reason="given_up")
 
-    def as_duplicate(self, key: str, by: tuple[Owner, ...]) -> Outcome:
+    def as_duplicate(self, key: str, by: tuple[Owner, ...], on_duplicate: str = "skip") -> Outcome:
         """Return the outcome of a run whose unique key these owners hold. The run keeps its lock."""
-        return replace(self, kind="skip", key=key, by=by, existing_id=first_task_id(by), reason="duplicate")
+        kind, existing_id = ON_CONFLICT[on_duplicate], first_task_id(by)
+        return replace(self, kind=kind, key=key, by=by, existing_id=existing_id, reason="duplicate")
 
 
 IN_LINE = ("wait", "latest")
@@ -107,18 +112,66 @@ ON_CONFLICT: dict[str, Literal["skip", "fail", "reschedule"]] = {
 
 
 def admit(delivery: Delivery, policy: Policy) -> Plan[Outcome]:
-    """Decide whether the body of a delivery may begin. The lock is acquired before the unique key."""
+    """Decide whether the body of a delivery may begin.
+
+    A last chance comes before all other keys: the store counts a death of no task that only waits for it.
+    """
+    if delivery.last_chance is None:
+        outcome = yield from _acquire_keys(delivery, policy)
+        if delivery.offered == LAST_CHANCE:  # its last chance is over, or by a new setting it needs none
+            yield Ask(LAST_CHANCE, Remove(delivery.id, ending="open"))
+        return outcome
+    answer = yield from _acquire_last_chance(delivery, delivery.last_chance)
+    if isinstance(answer, Parked) and answer.position:
+        yield from _let_others_pass(delivery)
+    lock = delivery.exclusive
+    if isinstance(answer, Stale) and lock and delivery.offered == lock.key:  # it has ended while it waited
+        yield Ask(lock.key, Remove(delivery.id))
+    if not isinstance(answer, Granted):
+        return _outcome(answer, LAST_CHANCE, policy, has_to_wait=True)
+    outcome = yield from _acquire_keys(delivery, policy)
+    yield Ask(LAST_CHANCE, Remove(delivery.id, ending="open"))  # its other key has the message now
+    if outcome.kind != "run":
+        yield Ask(LAST_CHANCE, delivery.last_chance.release("open"))
+    return outcome
+
+
+def _acquire_last_chance(delivery: Delivery, claim: Claim) -> Plan[Answer]:
+    acquire = delivery.acquire(claim)
+    answer = yield from _ask(delivery, claim.key, acquire)
+    if isinstance(answer, Held) and delivery.can_be_parked:
+        answer = yield Ask(claim.key, delivery.park(acquire), park=True)
+    return answer
+
+
+def _let_others_pass(delivery: Delivery) -> Plan[None]:
+    """Let others run while the delivery waits for its last chance, but no duplicates of it.
+
+    In the line of its lock it keeps its place: at the end of a busy line it would give up its last chance to
+    others again and again.
+    """
+    if delivery.exclusive:
+        yield Ask(delivery.exclusive.key, Remove(delivery.id, ending="aside"))
+    unique = delivery.unique
+    if unique and unique.until == FINISHED:  # the lease of its dead run has ended
+        yield Ask(unique.claim.key, Remove(delivery.id, ending="open"))
+        yield Ask(unique.claim.key, unique.claim.acquire_alone(unique.claim.ttl, "running"), may_fail=True)
+        yield from _keep_unique_key(delivery, unique, delivery.exclusive)
+
+
+def _acquire_keys(delivery: Delivery, policy: Policy) -> Plan[Outcome]:
+    """Acquire the lock, and then the unique key."""
     unique = delivery.unique
     if unique and delivery.ends_window:
         return (yield from _leave_window(delivery, unique.claim, policy))
     if delivery.duplicate_of:
         key, existing_id = delivery.duplicate_of
-        return Outcome("skip", key, existing_id=existing_id, reason="duplicate")
+        return Outcome(ON_CONFLICT[policy.on_duplicate], key, existing_id=existing_id, reason="duplicate")
     may_hold = unique is not None and not unique.ends_by_clock
     if unique and not (unique.is_acquired or delivery.has_asked_before):
         held = yield from _acquire_as_publisher(delivery, unique)
         if held and not _is_kin(delivery, held.by[0]):
-            return Outcome("run").as_duplicate(unique.claim.key, held.by)
+            return Outcome("run").as_duplicate(unique.claim.key, held.by, policy.on_duplicate)
         if held:  # the kin that holds the key ends before this body begins
             may_hold = False
     outcome = Outcome("run")
@@ -127,7 +180,7 @@ def admit(delivery: Delivery, policy: Policy) -> Plan[Outcome]:
     if unique is None:
         return outcome
     if outcome.kind == "run":
-        return (yield from _begin(delivery, unique, outcome))
+        return (yield from _begin(delivery, unique, outcome, policy))
     return (yield from _not_begun(delivery, unique, replace(outcome, may_hold_unique=may_hold)))
 
 
@@ -154,7 +207,7 @@ def _leave_window(delivery: Delivery, claim: Claim, policy: Policy) -> Plan[Outc
     # Its lock was not offered. It has not seen this message yet, unless an earlier delivery has asked for it.
     is_new = delivery.promoted and not delivery.was_admitted
     promoted = None if is_new else delivery.promoted
-    return (yield from admit(replace(delivery, promoted=promoted, offered=None), policy))
+    return (yield from _acquire_keys(replace(delivery, promoted=promoted, offered=None), policy))
 
 
 def _acquire_lock(delivery: Delivery, claim: Claim, policy: Policy) -> Plan[Outcome]:
@@ -174,7 +227,7 @@ def _acquire_lock(delivery: Delivery, claim: Claim, policy: Policy) -> Plan[Outc
     waits = has_to_wait or policy.on_conflict in IN_LINE
     if isinstance(answer, Held) and waits and delivery.can_be_parked:
         is_new = not (has_to_wait or delivery.was_admitted)
-        acquire = replace(acquire, at_once=False, max_waiting=policy.max_waiting if is_new else None)
+        acquire = replace(delivery.park(acquire), max_waiting=policy.max_waiting if is_new else None)
         if not delivery.may_have_begun:
             replaces = policy.on_conflict == "latest"
             acquire = replace(acquire, gives_up_in=policy.gives_up_in, replaces=replaces)
@@ -215,7 +268,7 @@ def _ask(delivery: Delivery, key: str, acquire: Acquire) -> Plan[Answer]:
     """
     answer = yield Ask(key, acquire)
     if isinstance(answer, Parked) and delivery.redelivered:
-        answer = yield Ask(key, replace(acquire, at_once=False), park=True)
+        answer = yield Ask(key, delivery.park(acquire), park=True)
     return answer
 
 
@@ -239,10 +292,12 @@ def _acquire_as_publisher(delivery: Delivery, unique: UniqueClaim) -> Plan[Held 
         if owner.phase == "queued" and task_id(owner.id) == task_id(delivery.id):
             # The publisher of this message has acquired the key, in a header that is not valid here.
             answer = yield Ask(key, replace(own, inherits=(owner.id, "")))
+        elif (yield from stand_behind(delivery.exclusive.key if delivery.exclusive else None, answer)):
+            answer = yield Ask(key, replace(own, inherits=(owner.id, owner.token)))
     return answer if isinstance(answer, Held) and not answer.names_no_owner else None
 
 
-def _begin(delivery: Delivery, unique: UniqueClaim, run: Outcome) -> Plan[Outcome]:
+def _begin(delivery: Delivery, unique: UniqueClaim, run: Outcome, policy: Policy) -> Plan[Outcome]:
     """Acquire the unique key for the run. A delivery that has to wait for it releases its lock meanwhile."""
     if unique.until == STARTED:
         yield Ask(unique.claim.key, unique.queued.release("open"))
@@ -257,7 +312,7 @@ def _begin(delivery: Delivery, unique: UniqueClaim, run: Outcome) -> Plan[Outcom
             yield Ask(claim.key, Remove(delivery.follows, ending="superseded"))
         return replace(run, may_hold_unique=True, unique_fence=answer.fence)
     if isinstance(answer, Held) and not _has_to_run(delivery, answer.by[0]):
-        return run.as_duplicate(claim.key, answer.by)
+        return run.as_duplicate(claim.key, answer.by, policy.on_duplicate)
     if delivery.exclusive:
         yield Ask(delivery.exclusive.key, Remove(delivery.exclusive.id, ending="open"))
         yield Ask(delivery.exclusive.key, delivery.exclusive.release("open"))
@@ -278,19 +333,19 @@ def _acquire_unique_key(delivery: Delivery, claim: Claim) -> Plan[Answer | None]
     if _runs_without(delivery, answer.by[0]):
         return None
     if delivery.can_be_parked and _has_to_run(delivery, answer.by[0]):
-        answer = yield Ask(claim.key, replace(acquire, at_once=False), park=True)
+        answer = yield Ask(claim.key, delivery.park(acquire), park=True)
     return answer
 
 
-def _keep_unique_key(delivery: Delivery, unique: UniqueClaim, lock: Claim) -> Plan[None]:
-    """Keep the unique key while its message waits in the line of a lock."""
+def _keep_unique_key(delivery: Delivery, unique: UniqueClaim, lock: Claim | None) -> Plan[None]:
+    """Keep the unique key while its message waits in the line of another key."""
     if unique.ends_by_clock:
         return
     for claim in unique.claims:
         requeue = replace(unique, claim=claim).requeue()
         if (yield Ask(claim.key, requeue, may_fail=True)) == Applied(True):
             return
-    if delivery.has_asked_before:
+    if lock and delivery.has_asked_before:
         yield from _release_dead_run(unique, lock)
 
 

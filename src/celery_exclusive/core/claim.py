@@ -24,6 +24,8 @@ STARTED: Literal["started"] = "started"
 PERIOD: Literal["period"] = "period"
 WINDOW: Literal["window"] = "window"
 UniqueUntil = Literal["finished", "started", "period", "window"]
+LAST_CHANCE = "x=celery_exclusive.last_chance"
+"""The key that a task needs, beside its own, for its last run before it is given up: one at a time."""
 NO_WORKER = "0000"
 """The first digits of the token of a claim that no worker has made from a delivery."""
 _TOKEN = re.compile("[0-9a-f]{16}")

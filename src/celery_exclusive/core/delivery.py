@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from celery_exclusive.core.claim import FINISHED, WINDOW, Claim, UniqueClaim, task_id
 from celery_exclusive.core.operations import Acquire, Order
@@ -13,6 +13,7 @@ class Claims:
     """The claims of one delivery of a message, all with its `id` and its `token`.
 
     `acks_late`: the worker acknowledges the message at its end; the broker redelivers it without that.
+    `last_chance`: the claim to the key `LAST_CHANCE`, if the task is given up when its worker dies once more.
     """
 
     id: str
@@ -20,12 +21,13 @@ class Claims:
     exclusive: Claim | None = None
     unique: UniqueClaim | None = None
     acks_late: bool = False
+    last_chance: Claim | None = None
 
     @property
     def leases(self) -> tuple[Claim, ...]:
         """The claims that the heartbeat renews while the body runs."""
         unique = self.unique.claim if self.unique and self.unique.until == FINISHED else None
-        return tuple(filter(None, (self.exclusive, unique)))
+        return tuple(filter(None, (self.exclusive, unique, self.last_chance)))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -48,6 +50,7 @@ class Delivery(Claims):
     * `is_awaited`: other tasks wait for its end; it is a member of a canvas.
     * `expires_in`: the time after which the message expires if it waits in line.
     * `deaths`: the number of its runs whose workers died, and that were recovered.
+    * `queue`: where the broker has the message.
     """
 
     duplicate_of: tuple[str, str] | None = None
@@ -66,6 +69,7 @@ class Delivery(Claims):
     is_awaited: bool = False
     expires_in: int | None = None
     deaths: int = 0
+    queue: str = ""
 
     @property
     def may_be_in_line(self) -> bool:
@@ -108,7 +112,7 @@ class Delivery(Claims):
 
         With `at_once` a message that the store keeps for recovery gets the key or is refused, never parked.
         """
-        recovers = self.recovers and (claim is self.exclusive or not self.exclusive)
+        recovers = self.recovers and claim in self.leases[:1]
         redelivered, promoted = self.may_be_in_line, None
         if self.promoted is not None and self.offered == claim.key:
             redelivered, promoted = self.redelivered, self.promoted
@@ -124,4 +128,9 @@ class Delivery(Claims):
             recovers=recovers,
             order=self.order if claim is self.exclusive else None,
             expires_in=self.expires_in,
+            queue=self.queue if self.may_be_in_line else "",
         )
+
+    def park(self, acquire: Acquire) -> Acquire:
+        """Return the same request, which parks the message if the key is held."""
+        return replace(acquire, at_once=False, queue=self.queue)

@@ -30,6 +30,8 @@ def run_ended(
     key. A run that holds its lock under the id of its retry, see `heir`, ends neither that id nor its copies.
     """
     ending: Ending = "done" if done else "open"
+    if chance := delivery.last_chance:
+        yield chance.key, chance.release(ending)
     if lock := delivery.exclusive:
         is_of_retry = lock.id != delivery.id
         yield lock.key, lock.release("open" if is_of_retry else ending)

@@ -15,6 +15,7 @@ from celery_exclusive.core.records import (
     OFFERED_AT_ONCE,
     SECOND,
     SENT,
+    SEVERAL,
     Document,
     Entry,
     Holder,
@@ -89,6 +90,7 @@ class KeyState:
         self.fence = document.fence
         self.holders = {holder.id: holder for holder in document.holders}
         self.unread, self.unread_expiry = document.unread, document.unread_expiry
+        self.queue = document.queue
         self.entries = {
             entry.id: entry for entry in (*line.overdue, *line.last, *line.head, *line.aside, *line.behind)
         }
@@ -104,6 +106,8 @@ class KeyState:
         self.new_tombstone: str | None = None
         self.wake: list[str] = []
         self.stepped_aside: list[str] = []
+        self.abandoned: list[str] = []
+        """The ids of messages that no worker has accepted in as many offers as a line allows."""
 
     def hold(
         self,
@@ -211,6 +215,14 @@ class KeyState:
             self.removed.append(id)
             self._do_not_wake(id)
 
+    def note_queue(self, queue: str) -> None:
+        """Note the queue of the operation's message, which is about to join the line."""
+        own = self.entries.get(self.id)
+        if self.waiting == (own is not None and own.state == "waiting"):  # no other message waits
+            self.queue = queue
+        elif self.queue and queue not in (self.queue, ""):
+            self.queue = SEVERAL
+
     def _count(self, entry: Entry, difference: int) -> None:
         """Adjust the counts `waiting` and `ahead` for an entry that is added (1) or removed (-1)."""
         if entry.state != "waiting":
@@ -226,19 +238,24 @@ class KeyState:
     def _offer_in_line(self) -> None:
         """Offer each free slot to the next entry in line, for twice as long as its last offer.
 
-        An entry that has had all its offers steps aside, unless it is the last in line. At most as many
-        entries as there are slots step aside in one step, since a step reads only the head of the line.
+        An entry that has had all its offers steps aside, unless it is the last in line. In a line of several
+        queues it has one: the next message may be in a faster queue. At most as many entries as slots are
+        free step aside in one step, since a step reads only the head of the line.
         """
-        slots, in_line = self.slots_to_offer(), self.waiting
+        slots = most = self.slots_to_offer()
+        in_line, most_offers = self.waiting, 1 if self.queue == SEVERAL else OFFERS_IN_LINE
         for position, entry in enumerate(self.head(), 1):
             if slots <= 0:
                 break
-            is_last, most = position == in_line, min(self.limit, OFFERED_AT_ONCE)
+            is_last = position == in_line
             may_step_aside = not is_last and len(self.stepped_aside) < most
             if entry.offer_until > self.now:
                 slots -= 1
-            elif entry.offers >= OFFERS_IN_LINE and may_step_aside:
-                self._step_aside(entry)
+            elif entry.offers >= most_offers and may_step_aside:
+                self.set_aside(entry)
+                self.stepped_aside.append(entry.id)
+                if entry.offers >= OFFERS_IN_LINE:
+                    self.abandoned.append(entry.id)
             else:
                 self.offer(entry, self.now + min(2**entry.offers, LONGEST_OFFER) * self.first_offer)
                 slots -= 1
@@ -250,8 +267,12 @@ class KeyState:
             if entry.state == "aside" and entry.offer_until <= self.now
         )
         for _, id in overdue[: self.slots_to_offer()]:
-            is_final = self.entries[id].offers + 1 >= OFFERS_IN_LINE + OFFERS_ASIDE
-            self.offer(self.entries[id], NEVER if is_final else self.now + LONGEST_OFFER * self.first_offer)
+            offers = self.entries[id].offers
+            pause = min(2**offers, LONGEST_OFFER) * self.first_offer
+            is_final = offers + 1 >= OFFERS_IN_LINE + OFFERS_ASIDE
+            self.offer(self.entries[id], NEVER if is_final else self.now + pause)
+            if offers + 1 == OFFERS_IN_LINE:
+                self.abandoned.append(id)
 
     def offer(self, entry: Entry, until: int) -> None:
         self.put(replace(entry, offer_until=until, offers=entry.offers + 1))
@@ -301,22 +322,27 @@ class KeyState:
         self.put(Entry(entry.id, entry.seq, NEVER, offers, "aside", entry.deaths, deadline, over=newer))
         self.wake_once(entry.id)
 
-    def shorten_offers(self) -> None:
+    def shorten_offers(self, only: str | None = None) -> None:
         """Shorten the long first offers of published messages, since another task waits for these slots now.
 
         The first offer to a published message is long, as its queue may be. A late message now blocks the
-        next task in line for no longer than an offered one does.
+        next task in line for no longer than an offered one does. `only`: the offer of this id alone.
         """
-        until, longest = self.now + self.first_offer, self.now + LONGEST_OFFER * self.first_offer
+        longest = self.now + LONGEST_OFFER * self.first_offer
         for entry in self.head()[: self.slots_to_offer()]:
-            most = until if entry.offers == PUBLISHED else longest
-            if entry.offer_until > most and not entry.is_window:
+            if only not in (None, entry.id):
+                continue
+            is_published = entry.offers == PUBLISHED
+            # A message of another queue than the next one's has had its time since it was published.
+            since = entry.seq if is_published and self.queue == SEVERAL else self.now
+            until = max(since + self.first_offer, self.now)
+            if entry.offer_until > (until if is_published else longest) and not entry.is_window:
                 self.put(replace(entry, offer_until=until))
 
-    def _step_aside(self, entry: Entry) -> None:
-        pause = self.now + LONGEST_OFFER * self.first_offer
-        self.put(replace(entry, offer_until=pause, offers=OFFERS_IN_LINE, state="aside"))
-        self.stepped_aside.append(entry.id)
+    def set_aside(self, entry: Entry) -> None:
+        """Let others pass a message. One that makes way for a queue is offered any free slot at once."""
+        pause = LONGEST_OFFER * self.first_offer if entry.offers >= OFFERS_IN_LINE else 0
+        self.put(replace(entry, offer_until=self.now + pause, state="aside"))
 
     def due(self) -> int | None:
         times = [entry.offer_until for entry in self.head()[: self.slots_to_offer()]]

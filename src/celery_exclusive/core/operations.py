@@ -8,7 +8,7 @@ from typing import ClassVar, Literal
 from celery_exclusive.core.records import NEVER, OwnerPhase, Phase
 
 Ending = Literal["done", "open", "if_no_copy"]
-RemoveEnding = Literal["done", "open", "superseded"]
+RemoveEnding = Literal["done", "open", "superseded", "aside"]
 Order = Literal["published", "any"]
 """The order in which a key's tasks start. Without it they start as they arrive at the store."""
 
@@ -29,6 +29,7 @@ class Acquire:
     * `expires_in`: the time after which the message expires if it waits in line.
     * `gives_up_in`: the time after which a sweep ends the wait of a new message in line.
     * `replaces`: a new message replaces the messages of this kind that wait in line, and may be replaced.
+    * `queue`: where the broker has the message, if that may be parked.
     """
 
     id: str
@@ -47,6 +48,7 @@ class Acquire:
     expires_in: int | None = None
     gives_up_in: int | None = None
     replaces: bool = False
+    queue: str = ""
 
     @property
     def may_be_in_line(self) -> bool:
@@ -60,8 +62,8 @@ class Enqueue:
 
     Applied(True): a slot is offered to the message, which has to be sent with the mark of an offer. Parked:
     the store has the message, and wakes it when a slot is free; the answer names no owners. Applied(False):
-    the message was published before. A message that waits in line expires after `expires_in`. `gives_up_in`
-    and `replaces` are as in `Acquire`.
+    the message was published before. A message that waits in line expires after `expires_in`. `gives_up_in`,
+    `replaces` and `queue` are as in `Acquire`.
 
     `waits`: the message opens a window in which it waits for newer calls: for `waits[0]` after the last one,
     and for `waits[1]` after the first. The same request replaces the message of its window, which then waits
@@ -76,6 +78,7 @@ class Enqueue:
     gives_up_in: int | None = None
     replaces: bool = False
     waits: tuple[int, int] | None = None
+    queue: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -126,7 +129,8 @@ class Remove:
 
     done: the task was revoked, has expired or has finished. open: the task has begun elsewhere, and may come
     again if the broker redelivers it. superseded: another message replaces this one, so later copies of it
-    are obsolete, too.
+    are obsolete, too. aside: this process may not publish its message, which steps aside and stays.
+    Applied(False): it was aside before, or has begun.
     """
 
     id: str
@@ -138,6 +142,17 @@ class Recall:
     """Publish the message of a revoked task out of turn, so that a worker ends it.
 
     A worker that has not heard of the revocation leaves the task at its place in line.
+    """
+
+    id: str
+
+
+@dataclass(frozen=True, slots=True)
+class StandBehind:
+    """Wait behind a message without a place: for the call that the message's unique key refuses.
+
+    As behind any task that waits, a long first offer is shortened, since its message may be lost.
+    Applied(True): the wait of the message is over, and its body will not begin.
     """
 
     id: str
@@ -245,6 +260,7 @@ KeyOperation = (
     | Requeue
     | Remove
     | Recall
+    | StandBehind
     | Drop
     | GiveUp
     | ForceRelease
@@ -309,8 +325,8 @@ class Granted:
 class Parked:
     """The store has the message. `position` in line counts from 1; 0: behind its own run.
 
-    `by` names at most ten owners, the operation's id among them if it is one; `others` is the number of the
-    rest.
+    A task that comes again deep in a line may get a smaller one, see `Line.ahead`. `by` names at most ten
+    owners, the operation's id among them if it is one; `others` is the number of the rest.
     """
 
     position: int

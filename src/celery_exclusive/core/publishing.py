@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Final, Literal
 
 from celery_exclusive.core.claim import FINISHED, PERIOD, STARTED, Claim, first_task_id, task_id
-from celery_exclusive.core.operations import AcquireAlone, Held, Release, Stale
+from celery_exclusive.core.operations import AcquireAlone, Applied, Held, Release, Stale, StandBehind
 from celery_exclusive.core.plan import Ask, Plan
-from celery_exclusive.core.records import Phase
+from celery_exclusive.core.records import NOT_BEGUN, Phase
 
 Kind = Literal["call", "retry", "replacement", "rekeyed replacement"]
 """The origin of a publish: any code, Celery's `retry`, or the task's own run, for instance by `replace`, with
@@ -28,6 +28,8 @@ class Call:
     * `is_parallel`: it is a member of a group or chord.
     * `parent`: the task whose end publishes it; its own, if its own body does.
     * `callers`: the tasks whose bodies hold the key around this call.
+    * `lock`: the key in whose line the message of the unique key's holder may be. `ends_waits`: messages may
+      leave that line without their bodies. `patience`: the time after which a queued message may be lost.
     """
 
     claim: Claim
@@ -40,6 +42,9 @@ class Call:
     is_parallel: bool = False
     parent: str | None = None
     callers: tuple[str, ...] = ()
+    lock: str | None = None
+    ends_waits: bool = False
+    patience: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,6 +70,14 @@ def publish(call: Call) -> Plan[Sending]:
         phase = "again"
     acquire = call.claim.acquire_alone(call.queued_ttl, phase, call.inherits)
     answer = yield Ask(call.claim.key, acquire)
+    patience = 0 if call.ends_waits else call.patience
+    if (
+        isinstance(answer, Held)
+        and call.kind == "call"
+        and (yield from stand_behind(call.lock, answer, patience))
+    ):
+        owner = answer.by[0]
+        answer = yield Ask(call.claim.key, replace(acquire, inherits=(owner.id, owner.token)))
     if not isinstance(answer, Held):
         return Sending("sent") if isinstance(answer, Stale) else Sending(may_hold=True)
     if _needs_no_key(call, answer):
@@ -86,6 +99,17 @@ def has_to_be_sent(*, goes_on: bool, is_awaited: bool, has_given_id: bool, paren
     and may wait for its result. `is_awaited` and `parent` are as in `Call`.
     """
     return goes_on or is_awaited or has_given_id or parent is not None
+
+
+def stand_behind(lock: str | None, held: Held, patience: int = 0) -> Plan[bool]:
+    """Stand behind the message that holds a unique key, if it has not begun. Return whether it never will.
+
+    `lock`: the key in whose line it may be. `patience`: the time after which a queued message may be lost.
+    """
+    owner = next(iter(held.by), None)
+    if not lock or not owner or owner.phase not in NOT_BEGUN or owner.age < patience:
+        return False
+    return (yield Ask(lock, StandBehind(owner.id), may_fail=True)) == Applied(True)
 
 
 def _needs_no_key(call: Call, held: Held) -> bool:

@@ -18,6 +18,9 @@ NEVER = 2**53 - 1
 """A time that does not come."""
 RECALLED_AT_ONCE = 100
 """The most messages of a key that one sweep recalls. The next sweep for the rest is due at once."""
+WOKEN_AT_ONCE = 1_000_000
+"""The bytes of messages after which a sweep looks at no further key. The next sweep for the rest is due at
+once."""
 Phase = Literal["running", "queued", "again", "period"]
 OwnerPhase = Literal[Phase, "offered"]
 NOT_BEGUN: tuple[Phase, ...] = ("queued", "again")
@@ -39,6 +42,8 @@ SENT, GIVEN_UP = "sent", "given_up"
 message, or the publisher has given the call up. Only requests of the publisher read them."""
 OVER = "over "
 """The begin of the tombstone of an id whose wait is over, before the value of `over` of its entry."""
+SEVERAL = "*"
+"""In the place of a queue's name, which has a slash: the messages in line are of several queues."""
 SENT_LIFE = 300 * SECOND
 """The life of the mark of a sent call, which is longer than its publisher repeats a request."""
 
@@ -112,7 +117,7 @@ class Document:
     `unread_expiry` the expiry of the first of these. `fence` is the highest one that was granted for this
     key, or for more keys of the store. `epoch` is the random string that identifies the store, and changes
     when it loses its data. `deadline` is the deadline of the entry whose message expires first; it may be
-    early, never late.
+    early, never late. `queue`: the queue of the messages in line, `SEVERAL`, or "" if it is not known.
     """
 
     limit: int = 1
@@ -122,6 +127,7 @@ class Document:
     deadline: int = NEVER
     unread: int = 0
     unread_expiry: int = NEVER
+    queue: str = ""
 
     @property
     def held(self) -> int:
@@ -142,7 +148,7 @@ class Line:
       (deadline, id). `deadline`: the first deadline of all other entries.
     * `last`: only for an operation with `replaces`: the last `NAMED` entries in line, in order of seq.
     * `entry`: the entry of the operation's id. `ahead`: the number of entries in line before it, or of all
-      entries if the id has none.
+      entries if the id has none. A database stops to count at 1,000 more than the limit.
     * `tombstone`: of the operation's id: the token of the delivery that finished, "" without a token,
       `BEGUN`, or a mark of its call.
     """
@@ -191,11 +197,18 @@ def overdue(entries: Iterable[Entry], now: int) -> tuple[tuple[Entry, ...], int]
     return due, next((entry.deadline for entry in expiring[len(due) :]), NEVER)
 
 
-def reach(document: Document, limit: int = 1) -> int:
+def reach(document: Document, limit: int = 1, ids: Collection[str] = (), now: int = 0) -> int:
     """Return the number of entries in line, and of entries aside, that a step may have to read.
 
     Each slot may be offered to one entry in line, after another one has stepped aside. Each slot may be
     offered to one entry aside before the operation, and to another one after it. The operation's own entry
     may leave, and the entry after all these says when the key is due.
+
+    Of an operation on leases of these `ids` only the slots count that no other living lease has: a step
+    under a limit of 100 mostly finds one free. Without them, as for a sweep, each slot counts.
     """
-    return 2 * min(max(limit, document.limit), OFFERED_AT_ONCE) + 2
+    slots = max(limit, document.limit)
+    if ids:
+        slots -= document.unread
+        slots -= sum(holder.expiry > now and holder.id not in ids for holder in document.holders)
+    return 2 * min(max(slots, 1), OFFERED_AT_ONCE) + 2

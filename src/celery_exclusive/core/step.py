@@ -10,7 +10,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 
 from celery_exclusive.core.call_steps import CallSteps
-from celery_exclusive.core.key_state import FIRST_OFFER, PUBLISHED, PUBLISHED_OFFER
+from celery_exclusive.core.key_state import FIRST_OFFER, OFFERS_IN_LINE, PUBLISHED, PUBLISHED_OFFER
 from celery_exclusive.core.operations import (
     Acquire,
     AcquireAlone,
@@ -35,6 +35,7 @@ from celery_exclusive.core.operations import (
     Requeue,
     Restore,
     Stale,
+    StandBehind,
 )
 from celery_exclusive.core.records import (
     AT_BROKER,
@@ -109,6 +110,7 @@ class _Step(CallSteps):
             entry = entry or Entry(op.id, self.next_number())
             self.put_behind(entry, KEEPS_PLACE if op.order == "published" else 0)
         else:
+            self.note_queue(op.queue)
             if not entry:
                 entry = self._new_entry(op)
             elif not entry.gives_up:
@@ -131,6 +133,7 @@ class _Step(CallSteps):
         if not entry:
             self.kept = True
             is_its_turn = self.held + self.ahead < self.limit
+            self.note_queue(op.queue)
             if not is_its_turn:
                 self.shorten_offers()
             entry = self._new_entry(op)
@@ -188,11 +191,25 @@ class _Step(CallSteps):
             self.offer(entry, self.now + self.first_offer)
         return Applied(True)
 
+    def stand_behind(self, op: StandBehind) -> Answer:
+        """Like a call that joins the line, this makes no offers: the next sweep does."""
+        self.end_expired()
+        self.shorten_offers(op.id)  # no other offer keeps this message from running
+        entry = self.entries.get(op.id)
+        return Applied(entry is not None and entry.over is not None)
+
     def remove(self, op: Remove) -> Answer:
-        found = self.id in self.entries
-        if found or op.ending == "superseded":
-            self.new_tombstone = BEGUN if op.ending == "open" else ""
-        self.leave()
+        entry = self.entries.get(op.id)
+        found = entry is not None
+        if entry and op.ending == "aside":
+            is_aside = entry.state == "aside" and entry.offers >= OFFERS_IN_LINE
+            found = not (is_aside or entry.state == "behind" or entry.over is not None)
+            if found:
+                self.set_aside(replace(entry, offers=OFFERS_IN_LINE))
+        elif op.ending != "aside":
+            if found or op.ending == "superseded":
+                self.new_tombstone = BEGUN if op.ending == "open" else ""
+            self.leave()
         self.advance()
         return Applied(found)
 
@@ -239,6 +256,7 @@ class _Step(CallSteps):
                 self.first_deadline,
                 self.unread,
                 self.unread_expiry,
+                self.queue if self.waiting else "",
             ),
             answer=answer,
             entries=tuple(self.changed.values()),
@@ -247,7 +265,7 @@ class _Step(CallSteps):
             tombstone=self.new_tombstone,
             wake=tuple(self.wake),
             aside=tuple(
-                id for id in self.stepped_aside if id in self.entries and self.entries[id].state == "aside"
+                id for id in self.abandoned if id in self.entries and self.entries[id].state == "aside"
             ),
             due=self.due(),
         )
@@ -396,6 +414,7 @@ _METHODS: dict[type[Operation], str] = {
     GiveUp: "give_up",
     Remove: "remove",
     Recall: "recall_one",
+    StandBehind: "stand_behind",
     Drop: "drop_one",
     ForceRelease: "force_release",
     Restore: "restore",

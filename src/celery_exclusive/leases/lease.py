@@ -103,6 +103,10 @@ class Lease:
         """Whether the lease belongs to the claim with this id."""
         return self._claim.id == id
 
+    def is_on(self, key: str, store: Store) -> bool:
+        """Whether this key of the store is held by the lease, as far as it knows."""
+        return self.key == key and self._store is store and not self.is_over
+
     def end(self) -> None:
         """Mark the lease as released or lost, so that it is not restored from now on."""
         self.is_over = True

@@ -2,13 +2,10 @@
 
 from __future__ import annotations
 
-import os
 import time
 from collections.abc import Iterable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
-from getpass import getuser
-from socket import gethostname
 from typing import TYPE_CHECKING
 
 from celery_exclusive import events, outcomes
@@ -19,6 +16,7 @@ from celery_exclusive.errors import LockHeld, StoreError, UnreadableKey
 from celery_exclusive.options.key_text import absolute_key, own_key, without_hash
 from celery_exclusive.stores.base import states
 from celery_exclusive.stores.workers import WorkerRecord
+from celery_exclusive.system.operator import operator
 
 if TYPE_CHECKING:
     from celery_exclusive.services import Services
@@ -48,7 +46,7 @@ def release(services: Services, key: str, *, force: bool = False, reason: str = 
         force: release it even if its leases have not expired. Their bodies continue. The data of a damaged
             key are deleted, with its waiting tasks.
         reason: why, for the log and the event.
-        by: the operator. Default: the user and the host of this process.
+        by: the operator. Default: the user of this process, with the host and the id of the user.
 
     Raises:
         LockHeld: a running task holds the key, and `force` is not set. Nothing was changed.
@@ -57,7 +55,7 @@ def release(services: Services, key: str, *, force: bool = False, reason: str = 
 
     A stored message that cannot be published now is offered again by the workers.
     """
-    by, former = by or _operator(), list[Owner]()
+    by, former = by or operator(), list[Owner]()
     try:
         return _release(services.store, key, former, force=force)
     except UnreadableKey:
@@ -146,15 +144,6 @@ def _record(
             "by": by, "reason": reason,
         })  # fmt: skip
     events.send_all(services, by, "lock-released", told)
-
-
-def _operator() -> str:
-    """Return the user of this process, or the user that called sudo, and the host."""
-    try:
-        user = os.environ.get("SUDO_USER") or getuser()
-    except (KeyError, OSError):  # a container whose user has no name
-        user = str(os.getuid())
-    return f"{user}@{gethostname()}"
 
 
 def _held(key: str, holders: Sequence[Owner], others: int) -> LockHeld:

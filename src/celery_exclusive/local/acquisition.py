@@ -22,7 +22,7 @@ from celery_exclusive.leases.attempts import Attempts
 from celery_exclusive.leases.lease import Lease
 from celery_exclusive.local.heartbeat import heartbeat
 from celery_exclusive.outcomes import Subject
-from celery_exclusive.run import leases_of_runs
+from celery_exclusive.run import runs
 from celery_exclusive.services import Services
 from celery_exclusive.signals import lock_outcome
 from celery_exclusive.stores.base import Reply
@@ -57,10 +57,13 @@ class Acquisition:
         acquisition.release()
 
     `lease` is set from the grant on; the heartbeat renews it while this object exists. `answer`: the store's
-    last one. `held`: the answer to the last try in vain.
+    last one. `held`: the answer to the last try in vain. `is_inner`: the lease is one that this code held
+    before, and is released by its own acquisition. `until_commit`: a `lock()` that has it asks to hold the
+    lease until the open transactions are committed.
     """
 
     lease: Lease | None = None
+    is_inner = until_commit = False
     held: Held = Held(())
     answer: Granted | Held
 
@@ -76,7 +79,7 @@ class Acquisition:
 
         Raises:
             StoreUnavailable: the store does not answer, and may have granted the lease.
-            ExclusiveError: this very code holds the key, and would wait for itself for ever.
+            ExclusiveError: this very code holds the key, and would wait for itself.
         """
         attempts = self._attempts(wait)
         while pause := next(attempts, None):
@@ -89,6 +92,24 @@ class Acquisition:
         attempts = self._attempts(wait)
         while pause := await off_loop(partial(next, attempts, None), clean_up=self.release):
             await sleep(pause)
+
+    def enter_again(self, *, until_commit: bool) -> None:
+        """Use the lease of a block or run around this code, if that holds the key in this thread or task.
+
+        A thread or task with a copy of the context runs beside that code, and so waits for the key.
+        `until_commit`: an outer `lock()` holds it until the commit, too. A run in a
+        worker ends after its transactions.
+        """
+        here, store = strand(), self.services.store
+        leases = [lease for strand, lease in _blocks.get() if strand == here]
+        if here[1] is None:
+            leases += [run.lease for run in runs() if run.lease and run.is_here]
+        self.lease = next((lease for lease in leases if lease.is_on(self.claim.key, store)), None)
+        self.is_inner = self.lease is not None
+        if self.lease and until_commit:
+            outer = heartbeat.owner(self.lease)
+            if isinstance(outer, Acquisition):
+                outer.until_commit = True
 
     def _attempts(self, wait: float | None) -> Generator[float]:
         """Send requests until the store grants the lease, or `wait` is over; yield each pause in between."""
@@ -112,7 +133,7 @@ class Acquisition:
 
     def note_begun(self) -> None:
         """Tell receivers that a body begins under the lease, if there is one."""
-        if self.lease and lock_outcome.receivers:
+        if self.lease and lock_outcome.receivers and not self.is_inner:
             self._is_told = True
             outcomes.acquired(self.subject, self.wait_s)
 
@@ -161,10 +182,14 @@ class Acquisition:
     def enter_block(self) -> None:
         """Note that this code is in a block that holds the lock, and must not wait for itself."""
         assert self.lease  # noqa: S101 - it is held
+        if self.is_inner:  # the code is in the outer block, also after the end of this one
+            return
         others = (block for block in _blocks.get() if not block[1].is_over and block[1] is not self.lease)
         _blocks.set((*others, (strand(), self.lease)))
 
     def leave_block(self) -> None:
+        if self.is_inner:
+            return
         _blocks.set(tuple(block for block in _blocks.get() if block[1] is not self.lease))
 
     def _ask(self) -> Lease | None:
@@ -200,15 +225,19 @@ class Acquisition:
         self._waits_since = time.monotonic()
         outcomes.waits(self.subject, holders, others)
         around = (self.strand, (self.strand[0], None))  # a block around an event loop waits for its tasks
-        ours = [*(lease for strand, lease in _blocks.get() if strand in around), *leases_of_runs()]
-        if others or not is_endless:
+        ours = [lease for strand, lease in _blocks.get() if strand in around]
+        # Another thread with a copy of the context may outlive the run, unless it waits without end.
+        ours += [run.lease for run in runs() if run.lease and (is_endless or run.is_here)]
+        if others or not (is_endless or self.subject.task_name is None):  # a task gives up as its option says
             return
-        if all(any(lease.is_of(owner.id) for lease in ours) for owner in holders):
+        if holders and all(any(lease.is_of(owner.id) for lease in ours) for owner in holders):
             raise ExclusiveError(
-                f"lock {self.claim.key} is held by the very code that waits for it, which would wait for "
-                "ever: a lock is not re-entrant. Acquire it once, outside; with wait= this call would raise "
-                "LockHeld"
+                f"lock {self.claim.key} is held by the very code that waits for it, and would wait in vain. "
+                "Acquire it once, outside, or write lock(..., reentrant=True) for code that may hold it "
+                "already in this thread or coroutine. With wait=0 this call would say that it is held"
             )
+        if not is_endless:
+            return
         found = [heartbeat.owner_of(holder.id) for holder in holders]
         if all(isinstance(other, Acquisition) and other.strand == self.strand for other in found):
             notices.may_wait_for_itself(self.claim.key)  # this thread or task has acquired it for other code

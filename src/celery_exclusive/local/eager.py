@@ -20,7 +20,7 @@ from celery_exclusive.core.direct import admit_directly
 from celery_exclusive.core.operations import Acquire, AcquireAlone, Answer, Applied, Granted
 from celery_exclusive.core.plan import Ask, run_plan
 from celery_exclusive.core.records import NEVER, SECOND
-from celery_exclusive.errors import DuplicateTask, LockHeld, StoreUnavailable
+from celery_exclusive.errors import LockHeld, StoreUnavailable
 from celery_exclusive.leases.lease import Lease
 from celery_exclusive.local.acquisition import Acquisition, new_claim
 from celery_exclusive.options.amounts import MOST
@@ -29,7 +29,15 @@ from celery_exclusive.options.keys import key_of
 from celery_exclusive.options.option import Option
 from celery_exclusive.outcomes import Subject
 from celery_exclusive.publishing.call_options import pop_call_options
-from celery_exclusive.run import Run, UniqueLease, current_run, leases_of_runs, runs, within
+from celery_exclusive.run import (
+    Run,
+    UniqueLease,
+    current_run,
+    duplicate_error,
+    leases_of_runs,
+    runs,
+    within,
+)
 from celery_exclusive.services import Services
 from celery_exclusive.stores.base import open_store
 
@@ -182,7 +190,7 @@ class _EagerRun:
         if isinstance(operation, Acquire):
             wait: float | None = 0
             if asked.park and self.exclusive and not self.services.conflicts_when_eager:
-                wait = self.exclusive.give_up_after
+                wait = self.exclusive.longest_wait
             acquisition.acquire(wait)
             if asked.key != self.unique_key:
                 self.run.lease = acquisition.lease
@@ -215,7 +223,7 @@ class _EagerRun:
         key, existing_id = outcome.key, outcome.existing_id
         option = self.exclusive
         if outcome.kind == "reschedule" and option:
-            if option.give_up_after is None:  # only in a test
+            if option.longest_wait is None:  # only in a test
                 held = notices.held(outcome.by, outcome.others)
                 text = (
                     f"task {self.task.name} would wait for lock {key}, which is {held}. In a test with "
@@ -227,10 +235,9 @@ class _EagerRun:
             self.duplicate_of = existing_id
             if self.unique and self.unique.refuses_duplicates:
                 outcomes.duplicate(self.subject(key), existing_id, fails=True)
-                text = f"task {self.task.name} did not run: unique key {key} is held by {existing_id}"
-                raise DuplicateTask(text, key, existing_id)
+                raise duplicate_error(self.task.name, outcome)
         wait_s = self.acquisitions[key].wait_s
-        seconds = option.give_up_after if option else None
+        seconds = option.longest_wait if option else None
         outcomes.ended_without_body(self.subject(key), outcome, seconds, wait_s)
         self.run.replace_body(self.task.name, outcome, self.exclusive, self.unique)
 

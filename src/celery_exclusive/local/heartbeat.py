@@ -71,6 +71,12 @@ class LocalHeartbeat:
                 self._period = period
                 self._sooner.put(None)
 
+    def owner(self, lease: Lease) -> object | None:
+        """Return the owner of a lease, if this process renews it."""
+        with self._guard:
+            owner = self._owners.get(lease)
+        return owner and owner()
+
     def owner_of(self, id: str) -> object | None:
         """Return the owner of the lease whose claim has this id, if this process renews it."""
         with self._guard:

@@ -8,17 +8,29 @@ import warnings
 from socket import gethostname
 from typing import TYPE_CHECKING, Any, NoReturn
 
+from celery import Signature, Task
+
 from celery_exclusive import notices, outcomes
 from celery_exclusive.core.claim import first_task_id
 from celery_exclusive.core.records import SECOND
-from celery_exclusive.errors import ExclusiveError, LockHeld, NoLease, OptionError, did_you_mean, shown
+from celery_exclusive.errors import ExclusiveError, LockHeld, NoLease, OptionError, shown
 from celery_exclusive.leases.lease import Lease
 from celery_exclusive.local import transactions
 from celery_exclusive.local.acquisition import Acquisition, new_claim
 from celery_exclusive.local.holdings import Holdings
-from celery_exclusive.options.amounts import A_COUNT, MIN_TTL, is_count, is_duration, seconds_from
+from celery_exclusive.options.amounts import (
+    A_COUNT,
+    MIN_TTL,
+    Time,
+    is_count,
+    is_duration,
+    seconds,
+    seconds_from,
+)
+from celery_exclusive.options.hints import OF_LOCK, unknown_option
 from celery_exclusive.options.key_text import absolute_key
 from celery_exclusive.outcomes import Subject
+from celery_exclusive.seams.celery_app import known_tasks
 from celery_exclusive.services import services_of
 from celery_exclusive.signals import lock_outcome
 from celery_exclusive.system.off_loop import is_in_loop, off_loop
@@ -26,12 +38,10 @@ from celery_exclusive.system.off_loop import is_in_loop, off_loop
 if TYPE_CHECKING:
     from typing_extensions import Never
 
-_ELSEWHERE = {
-    **dict.fromkeys(("timeout", "blocking_timeout"), "wait"),
-    **dict.fromkeys(("expires", "expire"), "ttl"),
-    **dict.fromkeys(("xact", "transaction"), "until_commit"),
-}
-"""The names of our options in other libraries."""
+    from celery_exclusive.services import Services
+
+_names_of_tasks: set[str] = set()
+"""The names of tasks that are names of locks, and were looked at."""
 _TEMPLATE = re.compile(r"\{[^\W\d][\w.]*\}")
 
 
@@ -60,13 +70,18 @@ class lock:  # noqa: N801 - it is read like a verb, as in contextlib
     Parameters:
         text: the name of the lock, for all processes with the same store and namespace. It is no template:
             braces stay as they are, with a warning if there is a name in them.
-        ttl: seconds after which the lock of a dead process is free again, from 0.1. It does not limit how
-            long a lock is held: a thread renews the lease three times per ttl. Default 30.
-        wait: the most seconds to wait for the lock; 0 is one try. Default None: as long as it takes.
+        ttl: seconds, or a timedelta, after which the lock of a dead process is free again, from 0.1. It does
+            not limit how long a lock is held: a thread renews the lease three times per ttl. Default 30.
+        wait: the most seconds, or a timedelta, to wait for the lock; 0 is one try. Default None: as long as
+            it takes.
         limit: the number of holders at once, an int from 1; the latest caller's counts. Default 1.
         until_commit: True holds it, in a Django project, until the transactions are committed or rolled back
             in whose `atomic()` blocks it ends. False releases it within them; None, the default, does so,
             too, and logs a warning. Not in coroutines.
+        reentrant: True enters the lock again in a block of a `lock()` of the same name, or in the run of a
+            task that holds its key, in the same thread or coroutine: with the lease and fence of the outer
+            one, whose end releases it; if this one says `until_commit`, at the commit. So does code between
+            `acquire()` and `release()`, if both say True. Default False.
         app: the Celery app whose store to use. Default: the current app, or the only one with `install`.
 
     Raises:
@@ -75,8 +90,8 @@ class lock:  # noqa: N801 - it is read like a verb, as in contextlib
         LockHeld: `with` did not acquire it within `wait`; the error names the holder. `acquire()` returns
             False instead.
         StoreUnavailable: the store does not answer. Then no lease of this call lasts for longer than `ttl`.
-        ExclusiveError: it can never be acquired, since a block around this code, or this run, holds it: a
-            lock is not re-entrant. Or the thread runs an event loop, which a call without await would block.
+        ExclusiveError: it would wait in vain, since a block around this code, or this run, holds it: see
+            `reentrant`. Or the thread runs an event loop, which a call without await would block.
 
     The next holder must see the data that were written under the lock, so a transaction goes inside:
 
@@ -107,25 +122,32 @@ class lock:  # noqa: N801 - it is read like a verb, as in contextlib
         self,
         text: str,
         *,
-        ttl: float = 30,
-        wait: float | None = None,
+        ttl: Time = 30,
+        wait: Time | None = None,
         limit: int = 1,
         until_commit: bool | None = None,
+        reentrant: bool = False,
         app: Any = None,
         **unknown: NoReturn,  # caught here to name the word that was meant; a type checker accepts none
     ) -> None:
-        self.text, self.ttl, self.wait, self.limit, self.app = text, ttl, wait, limit, app
-        self.until_commit = until_commit
+        self.text, self.limit, self.app = text, limit, app
+        self.until_commit, self.reentrant = until_commit, reentrant
+        self.ttl: float = seconds(ttl)
+        self.wait: float | None = seconds(wait)
         self._holdings = Holdings()
-        known = ("ttl", "wait", "limit", "until_commit", "app")
+        known = ("ttl", "wait", "limit", "until_commit", "reentrant", "app")
         for name in unknown:
-            hint = did_you_mean(_ELSEWHERE.get(name, name), known)
-            self._refuse(f"there is no option {name!r} (there are {', '.join(known)}){hint}")
+            self._refuse(unknown_option(name, known, OF_LOCK))
         if not isinstance(text, str):
-            self._refuse("the first argument must be a string that names what is locked, like 'repo:17'.")
-        if not is_duration(ttl, at_least=MIN_TTL):
+            of_task = isinstance(text, (Task, Signature))
+            hint = " Write lock('nightly') for the lock of tasks with exclusive=Exclusive(key='nightly')."
+            self._refuse(
+                "the first argument must be a string that names what is locked, like 'repo:17'."
+                f"{hint if of_task else ''}"
+            )
+        if not is_duration(self.ttl, at_least=MIN_TTL):
             self._refuse(f"ttl={shown(ttl)} must be {seconds_from(MIN_TTL)}.")
-        if wait is not None and not is_duration(wait, at_least=0):
+        if self.wait is not None and not is_duration(self.wait, at_least=0):
             self._refuse(
                 f"wait={shown(wait)} must be {seconds_from(0)}, 0 for one try, or None to wait for ever."
             )
@@ -133,6 +155,8 @@ class lock:  # noqa: N801 - it is read like a verb, as in contextlib
             self._refuse(f"limit={shown(limit)} must be {A_COUNT}: how many may hold it at once.")
         if not isinstance(until_commit, bool | None):
             self._refuse(f"until_commit={shown(until_commit)} must be True, False or None.")
+        if not isinstance(reentrant, bool):
+            self._refuse(f"reentrant={shown(reentrant)} must be True or False.")
         self.key = absolute_key(text)
         if _TEMPLATE.search(text):  # a user's title may have braces, so it is neither refused nor shown
             warnings.warn(
@@ -151,17 +175,19 @@ class lock:  # noqa: N801 - it is read like a verb, as in contextlib
     def __repr__(self) -> str:
         return f"lock({self.text!r})"
 
-    def acquire(self) -> bool:
+    def acquire(self, *given: NoReturn, **options: NoReturn) -> bool:
         """Acquire the lock; return whether it was free within `wait`. The class lists the errors."""
+        self._refuse_arguments("acquire", given or options)
         return self._acquire(is_block=False).lease is not None
 
-    async def aacquire(self) -> bool:
+    async def aacquire(self, *given: NoReturn, **options: NoReturn) -> bool:
         """Acquire the lock in a coroutine, like `acquire()`. A lease that it acquires after a cancellation is
         released.
 
         Raises:
             OptionError: `until_commit=True`, since a transaction of Django belongs to a thread.
         """
+        self._refuse_arguments("aacquire", given or options)
         return (await self._aacquire(is_block=False)).lease is not None
 
     def release(self) -> None:
@@ -233,7 +259,8 @@ class lock:  # noqa: N801 - it is read like a verb, as in contextlib
             )
         acquisition = self._new_acquisition()
         try:
-            acquisition.acquire(self.wait)
+            if not acquisition.is_inner:
+                acquisition.acquire(self.wait)
             self._note(acquisition, is_block=is_block)
             return acquisition
         except BaseException:
@@ -247,13 +274,16 @@ class lock:  # noqa: N801 - it is read like a verb, as in contextlib
                 f"`with {self}: ...` into a function, and `await sync_to_async(function)()`"
             )
         acquisition = self._new_acquisition()
-        await acquisition.aacquire(self.wait)
+        if not acquisition.is_inner:
+            await acquisition.aacquire(self.wait)
         self._note(acquisition, is_block=is_block)
         return acquisition
 
     def _note(self, acquisition: Acquisition, *, is_block: bool) -> None:
         if acquisition.lease:
             self._holdings.add(acquisition, is_block=is_block)
+            if self.reentrant and not is_block:
+                acquisition.enter_block()  # until its lease is over
             acquisition.note_begun()
         elif lock_outcome.receivers:
             outcomes.not_acquired(acquisition.subject, acquisition.held.by, acquisition.wait_s)
@@ -262,7 +292,22 @@ class lock:  # noqa: N801 - it is read like a verb, as in contextlib
         owner_name = f"lock:{gethostname()}:{os.getpid()}"
         claim = new_claim(owner_name, self.key, round(self.ttl * SECOND), self.limit)
         subject = Subject(None, owner_name, self.key)
-        return Acquisition(services_of(self.app, "lock()"), claim, subject)
+        services = services_of(self.app, "lock()")
+        self._warn_of_task(services)
+        acquisition = Acquisition(services, claim, subject)
+        if self.reentrant:
+            acquisition.enter_again(until_commit=bool(self.until_commit))
+        return acquisition
+
+    def _warn_of_task(self, services: Services) -> None:
+        """Warn once of a lock with the name of a task whose runs it does not hold off."""
+        task = known_tasks(services.app).get(self.text)  # a lock makes no tasks that are pending
+        if task is None or self.text in _names_of_tasks:
+            return
+        _names_of_tasks.add(self.text)
+        option = services.exclusive(task)
+        if option is None or not (option.key == self.text or callable(option.key)):
+            notices.lock_of_no_task(self.text, self.key)
 
     def _granted(self, acquisition: Acquisition) -> Lease:
         if acquisition.lease:
@@ -285,14 +330,23 @@ class lock:  # noqa: N801 - it is read like a verb, as in contextlib
 
     def _end(self, acquisition: Acquisition) -> None:
         """Release the lock, or let the end of the transactions around this code do it."""
+        if acquisition.is_inner:
+            return
         connections = transactions.open_transactions()
-        if self.until_commit and (waited_for := transactions.that_commit(connections)):
+        until_commit = acquisition.until_commit or self.until_commit
+        if until_commit and (waited_for := transactions.that_commit(connections)):
             acquisition.enter_block()  # this code must not wait for itself
             transactions.call_at_end(waited_for, acquisition.release)
             return
         acquisition.release()
-        if connections and self.until_commit is None:
+        if connections and until_commit is None:
             transactions.report_once(self.key, connections[0].alias)
+
+    def _refuse_arguments(self, method: str, given: object) -> None:
+        if given:
+            self._refuse(
+                f"{method}() takes no arguments, lock() does: lock({self.text!r}, wait=0) tries once."
+            )
 
     def _refuse_to_block_a_loop(self, method: str, instead: str) -> None:
         if is_in_loop():

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 
 from celery_exclusive import notices, outcomes
 from celery_exclusive.core.claim import task_id
-from celery_exclusive.core.operations import Remove
+from celery_exclusive.core.operations import Applied, Remove
 from celery_exclusive.messages.header import Header
 from celery_exclusive.messages.namespace import keep_namespace, own_broker
 from celery_exclusive.messages.republish import Republisher
@@ -139,7 +139,7 @@ class Courier:
             batch.is_over.set()
 
     def _genuine(self, wakes: Iterable[Wake]) -> Iterator[Wake]:
-        """Yield the wakes whose messages have a valid signature for this key and id; remove forged ones."""
+        """Yield the wakes whose messages have a valid signature for this key and id; set the others aside."""
         open_parked = self.services.signer.open_parked
         for wake in wakes:
             try:
@@ -151,10 +151,12 @@ class Courier:
             if message:
                 yield replace(wake, message=message)
                 continue
-            if wake.message:
-                notices.forged(wake.key, wake.id)
-            else:
-                outcomes.message_gone(Subject(None, task_id(wake.id), wake.key))
+            if wake.message:  # perhaps of a publisher that has not got this secret yet
+                set_aside = self.services.store.apply(wake.key, Remove(wake.id, ending="aside"))
+                if set_aside.answer == Applied(True):
+                    notices.not_signed(wake.key, wake.id)
+                continue
+            outcomes.message_gone(Subject(None, task_id(wake.id), wake.key))
             # The broker may have the genuine message, which runs when it is redelivered.
             self.services.store.apply(wake.key, Remove(wake.id, ending="open"))
 

@@ -50,7 +50,8 @@ class Header:
     * `keeps_lock`: the message is the retry of a run that leaves it the lease of its lock.
     * `store`: the epoch of the store that the publisher uses. None: the publisher does not know it.
     * `redelivered`: the broker had delivered the message before it was parked.
-    * `deaths`: the number of its runs whose workers died, and that the store has recovered.
+    * `deaths`: the number of its runs whose workers died, and that the store has recovered. `deaths_before`:
+      the number that other lines have counted. `ran_on`: the worker of its last run.
     * `masked`: the caller gave other strings to show instead of the arguments.
     * `tries`, `since`: the number of times that it was rescheduled, and the time when it first found its key
       held, in seconds since 1970.
@@ -74,6 +75,8 @@ class Header:
     store: str | None = None
     redelivered: bool = False
     deaths: int = 0
+    deaths_before: int = 0
+    ran_on: str | None = None
     masked: bool = False
     tries: int = 0
     since: float | None = None
@@ -104,6 +107,7 @@ class Header:
             offered=None,
             redelivered=False,
             deaths=0,
+            deaths_before=0,
             tries=0,
             since=None,
             rejections=rejections,
@@ -125,6 +129,7 @@ class Header:
             keeps_lock=False,
             redelivered=False,
             deaths=0,
+            deaths_before=0,
             tries=0,
             since=None,
         )
@@ -196,7 +201,7 @@ def _is_text(value: object) -> bool:
 
 
 _LISTS = (list, tuple)
-_TEXTS = "id exclusive duplicate_of promoted offered published_by follows store rejections"
+_TEXTS = "id exclusive duplicate_of promoted offered published_by follows store rejections ran_on"
 _CHECKS: dict[str, Callable[[object], bool]] = {
     **dict.fromkeys(_TEXTS.split(), _is_text),
     "unique": lambda it: (
@@ -213,7 +218,7 @@ _CHECKS: dict[str, Callable[[object], bool]] = {
     "route": lambda it: isinstance(it, _LISTS) and len(it) == 3 and all(map(_is_text, it)),
     **dict.fromkeys(("redelivered", "masked", "auto_delete", "keeps_lock"), lambda it: isinstance(it, bool)),
     **dict.fromkeys(
-        ("tries", "deaths"),
+        ("tries", "deaths", "deaths_before"),
         lambda it: isinstance(it, int) and not isinstance(it, bool) and 0 <= it <= _MOST_TRIES,
     ),
     "since": lambda it: is_number(it, at_least=0) and it < _END_OF_TIME,

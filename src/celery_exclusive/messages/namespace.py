@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from celery_exclusive.brokers import broker_id
+from celery_exclusive.brokers import broker_beside, broker_id
 from celery_exclusive.core.records import SECOND
 from celery_exclusive.errors import OptionError
 
@@ -25,7 +25,22 @@ def own_broker(services: Services) -> str:
     return services.settings.exclusive_broker_id or broker_id(services.app.conf)
 
 
-def keep_namespace(services: Services, broker: str, worker: WorkerRecord | None = None) -> None:
+def broker_on_store(services: Services) -> str:
+    """Return what distinguishes this app's broker on the server of its store. "": it is on another server.
+
+    Two apps that find each other in one namespace, and have one such string, have one broker, whatever names
+    they know its server by.
+    """
+    settings, conf = services.settings, services.app.conf
+    return "" if settings.exclusive_broker_id else broker_beside(services.store.url, conf)
+
+
+def living_workers(services: Services) -> list[WorkerRecord]:
+    """Return the workers that keep the namespace now."""
+    return [it for its in services.store.workers(LIFE * SECOND).values() for it in its]
+
+
+def keep_namespace(services: Services, broker: str, worker: WorkerRecord | None = None) -> str:
     """Keep the namespace for this app's broker.
 
     Workers do this at start and with every heartbeat, other processes before they republish a message. Where
@@ -33,20 +48,25 @@ def keep_namespace(services: Services, broker: str, worker: WorkerRecord | None 
     the Redis has moved or has another name, and is no copy without its queues. A worker's record is kept in
     the same request.
 
+    Returns the broker that it is kept for: the name that living workers know this app's broker by.
+
     Raises:
         OptionError: workers of another broker keep the namespace, or have left messages in it.
     """
     owner = services.store.keep_namespace(broker, LIFE * SECOND, worker)
     if owner != broker and services.has_one_place:
         owner = services.store.keep_namespace(broker, LIFE * SECOND, worker, adopts=True)
+    if owner != broker and _is_one_broker(services):
+        broker, owner = owner, services.store.keep_namespace(owner, LIFE * SECOND, worker)
     if owner != broker:
         raise OptionError(_refusal(services, broker, owner))
+    return broker
 
 
 def refuse_other_owner(services: Services) -> None:
     """Raise the error that `keep_namespace` raises for this app's broker. Nothing is changed."""
     broker, owner = own_broker(services), services.store.namespace_owner(adopts=services.has_one_place)
-    if owner not in ("", broker):
+    if owner not in ("", broker) and not _is_one_broker(services):
         raise OptionError(_refusal(services, broker, owner))
 
 
@@ -66,6 +86,16 @@ def adopt_namespace(services: Services, *, drops: bool = False) -> None:
     if drops:
         for key in list(services.store.scan()):
             services.store.forget(key)
+
+
+def _is_one_broker(services: Services) -> bool:
+    """Whether the workers of another broker know this app's broker by another name of its server.
+
+    All of them have to say so: a worker of an earlier owner of the namespace may have been there just now.
+    """
+    place, theirs = broker_on_store(services), living_workers(services)
+    names = {worker.broker for worker in theirs if worker.secrets}  # older releases say nothing
+    return place != "" and names == {place}
 
 
 def _refusal(services: Services, broker: str, owner: str) -> str:

@@ -12,6 +12,7 @@ from kombu.exceptions import OperationalError
 from celery_exclusive import notices
 from celery_exclusive.brokers import broker_urls, family
 from celery_exclusive.core.claim import task_id
+from celery_exclusive.messages.delay import route_of
 from celery_exclusive.messages.header import HEADER, Header
 from celery_exclusive.messages.stored import StoredMessage
 from celery_exclusive.options.amounts import seconds_until
@@ -59,8 +60,10 @@ class Republisher:
                     break
         return lost
 
-    def publish(self, stored: StoredMessage, *, at_head: bool = False) -> None:
+    def publish(self, stored: StoredMessage, *, at_head: bool = False, delay: float = 0) -> None:
         """Publish a message unchanged; `at_head` of its priority's list, if the broker has such lists.
+
+        `delay`: the seconds for which its broker delays it, if it goes to its queue by no exchange.
 
         When this returns, the broker has confirmed the message, if it can.
         """
@@ -72,12 +75,12 @@ class Republisher:
             )
             send = producer.connection.ensure(producer, _send, **self.app.conf.task_publish_retry_policy)
             try:
-                send(producer, stored, at_head)
+                send(producer, stored, at_head, delay)
             except Exception as error:
                 if producer.connection.transport.driver_type != "sqs" or not hasattr(error, "response"):
                     raise
                 # Our header may have grown over the limit of SQS.
-                send(producer, stored.compressed(), at_head)
+                send(producer, stored.compressed(), at_head, delay)
 
     def close(self) -> None:
         if self._producer:
@@ -106,7 +109,12 @@ class Republisher:
         return pooled
 
 
-def _send(producer: Any, stored: StoredMessage, at_head: bool) -> None:  # noqa: FBT001 - kombu passes it on
+def _send(
+    producer: Any,
+    stored: StoredMessage,
+    at_head: bool,  # noqa: FBT001 - kombu passes it on
+    delay: float,
+) -> None:
     returned: list[Exception] = []
 
     def note(error: Exception, *_: Any) -> None:
@@ -116,12 +124,15 @@ def _send(producer: Any, stored: StoredMessage, at_head: bool) -> None:  # noqa:
     if producer.connection.transport.driver_type == "amqp":
         producer.channel.events["basic_return"] = {note}
         options = {"mandatory": True, "timeout": _CONFIRM}
+    exchange, routing_key = stored.exchange, stored.routing_key
+    if delay and not exchange:  # else the key names no queue: its worker keeps it until its eta
+        exchange, routing_key = route_of(routing_key, delay)
     if at_head:
         producer = capturing(producer, HEADER, push_to_head)
     producer.publish(
         stored.body,
-        exchange=stored.exchange,
-        routing_key=stored.routing_key,
+        exchange=exchange,
+        routing_key=routing_key,
         content_type=stored.content_type,
         content_encoding=stored.content_encoding,
         headers={name: value for name, value in stored.headers.items() if name != "compression"},

@@ -11,6 +11,7 @@ from typing import Any
 from kombu.compression import decompress
 from kombu.utils.json import dumps, loads
 
+from celery_exclusive.core.claim import LAST_CHANCE
 from celery_exclusive.messages.header import HEADER, Header
 from celery_exclusive.options.signing import SIGNATURE, Signer
 from celery_exclusive.stores.base import Wake
@@ -25,6 +26,11 @@ _NOT_KEPT = ("redelivered", "x-delivery-count")
 
 Content = tuple[bytes | str, str, str, dict[str, Any], Mapping[str, Any], str, str]
 """Body, content type and encoding, headers, properties, routing key and exchange of a message as it came."""
+
+
+def queue_of(exchange: str | None, routing_key: str | None) -> str:
+    """Return the name by which the core distinguishes the queues of messages."""
+    return f"/{exchange or ''}/{routing_key or ''}"
 
 
 def content_of(message: Any) -> Content:
@@ -118,13 +124,20 @@ class StoredMessage:
     def promoted(self, wake: Wake) -> StoredMessage:
         """Return the copy that is republished for an offer."""
         header = {**self.our_header, "promoted": wake.epoch, "offered": wake.key}
-        if wake.deaths > header.get("deaths", 0):  # else they were counted behind another key
-            header["deaths"] = wake.deaths
+        # The line of last chances counts from zero, beside the line in which the message has its place.
+        before = header.get("deaths" if wake.key == LAST_CHANCE else "deaths_before", 0)
+        if (deaths := before + wake.deaths) > header.get("deaths", 0):
+            header["deaths"] = deaths
         return self._with_header(header)
 
-    def begun(self) -> StoredMessage:
+    def begun(self, **changes: Any) -> StoredMessage:
         """Return the copy that is kept while the body runs: its delivery counts as a redelivery."""
-        return self._with_header({**self.our_header, "redelivered": True})
+        return self._with_header({**self.our_header, "redelivered": True, **changes})
+
+    def moved(self) -> StoredMessage:
+        """Return the copy that waits for another key than before: the line there has counted no deaths."""
+        deaths = self.our_header.get("deaths")
+        return self._with_header({**self.our_header, "deaths_before": deaths}) if deaths else self
 
     def compressed(self) -> StoredMessage:
         """Return the copy whose body kombu compresses, by the publisher's method or by zlib."""
@@ -144,7 +157,13 @@ class StoredMessage:
         """
         eta = datetime.now(timezone.utc) + timedelta(seconds=seconds)
         message = self._with_header({**self.our_header, "promoted": "", **changes})
-        return replace(message, headers={**message.headers, "eta": eta.isoformat()})
+        headers = {**message.headers, "eta": eta.isoformat()}
+        if isinstance(deaths := headers.get("x-death"), list):
+            # RabbitMQ drops a message that seems to go round in a circle of expiries, as through its delays.
+            headers["x-death"] = [
+                it for it in deaths if isinstance(it, dict) and it.get("reason") != "expired"
+            ]
+        return replace(message, headers=headers)
 
     def _with_header(self, header: dict[str, Any]) -> StoredMessage:
         return replace(self, headers={**self.headers, HEADER: header})

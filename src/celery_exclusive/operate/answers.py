@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from shlex import quote
 from typing import TYPE_CHECKING, Final
 
@@ -12,12 +12,13 @@ from celery_exclusive.operate.problems import NO_WORKER_AFTER
 
 if TYPE_CHECKING:
     from celery_exclusive.errors import StoreUnavailable
+    from celery_exclusive.operate.patience import NoAnswer
     from celery_exclusive.operate.results import TaskResult
     from celery_exclusive.operate.states import KeyState
     from celery_exclusive.reasons import Reason
     from celery_exclusive.task import LockHolder, WaitingTask
 
-_EXAMINE: Final = "celery -A proj locks doctor"
+EXAMINE: Final = "celery -A proj locks doctor"
 _IS_THERE_A_WORKER: Final = "celery -A proj inspect active_queues"
 
 _REASONS: Final[dict[str, Reason]] = {"queued": "queued", "period": "duplicate"}
@@ -48,8 +49,8 @@ class Answer:
     result: TaskResult | None = None
 
 
-def of_waiting(key: KeyState, task: WaitingTask) -> Answer:
-    """Answer for a task that waits for a key."""
+def of_waiting(key: KeyState, task: WaitingTask, *, is_signed: bool = True) -> Answer:
+    """Answer for a task that waits for a key. `is_signed`: workers may publish its message."""
     show, lasts = command("locks", "show", key.key), f"for {duration(task.age)}"
     reason: Reason
     is_trouble = _is_stuck(key)
@@ -60,6 +61,12 @@ def of_waiting(key: KeyState, task: WaitingTask) -> Answer:
         )
         text = f"ENDS without a run: {cause} in the line of {named(key)}, {lasts}; a worker ends it soon"
         show = _IS_THERE_A_WORKER
+    elif task.is_aside and not is_signed:
+        reason, is_trouble = "aside", True
+        text = (
+            f"ASIDE in the line of {named(key)}, {lasts}: no exclusive_secret of this app has signed its "
+            "message, so no worker publishes it"
+        )
     elif task.is_aside:
         reason, is_trouble = "aside", True
         text = (
@@ -93,10 +100,10 @@ def of_waiting(key: KeyState, task: WaitingTask) -> Answer:
         if _is_left(key):
             text += ": is there a worker for its queue that knows its task?"
             is_trouble = True
+        text += _circle(key, task)
     if task.ends_in is not None and task.over is None:
         text += f"; it {'gives up' if task.gives_up else 'expires'} in {duration(task.ends_in)}"
-    if task.deaths:
-        text += f"; workers that ran it have died: {task.deaths}"
+    text += deaths_text(task.deaths)
     return Answer(reason, text, show, is_trouble, task.task_id, key, waiting=task)
 
 
@@ -122,6 +129,8 @@ def of_holder(key: KeyState, holder: LockHolder) -> Answer:
         look = command("inspect", "ping")
     else:
         text = f"RUNNING{_on_worker(holder)}, {lasts}: it holds {named(key)}{renewed_text(holder)}{others}"
+        text += _circle(key)
+    text += deaths_text(holder.deaths)
     return Answer(reason, text, look, holder.is_dead, holder.task_id, key, holder=holder)
 
 
@@ -133,14 +142,17 @@ def of_key(key: KeyState) -> Answer:
             None, f"FREE: no task holds or waits for {named(key)}: a call of it can run now", key=key
         )
     if key.holders:
-        reason = _REASONS.get(key.state, "held")
-        word = "QUEUED" if reason == "queued" else "HELD"
-        return Answer(
-            reason, f"{word}: {named(key)} is {_held(key)}{_others_wait(key)}", show, _is_stuck(key), key=key
-        )
+        reason = "full" if key.is_full else _REASONS.get(key.state, "held")
+        word = {"queued": "QUEUED", "full": "FULL"}.get(reason, "HELD")
+        full = f": its line takes no more calls (max_waiting={key.max_waiting})" if key.is_full else ""
+        text = f"{word}: {named(key)} is {_held(key)}{_others_wait(key)}{full}{_circle(key)}"
+        return Answer(reason, text, show, _is_stuck(key), key=key)
     if not key.line:
-        text = f"ASIDE: {key.aside:,} tasks wait for {named(key)}, and no worker accepts them"
-        return Answer("aside", text, _IS_THERE_A_WORKER, is_trouble=True, key=key)
+        text = (
+            f"ASIDE: {key.aside:,} tasks wait for {named(key)}, and no worker accepts or publishes them, "
+            "or they wait for their last chance: `locks why` with the id of one says why"
+        )
+        return Answer("aside", text, show, is_trouble=True, key=key)
     first = of_waiting(key, key.line[0])
     text = (
         f"no task holds {named(key)}{_others_wait(key)}. The first in line, {printable(first.task_id or '')}"
@@ -164,9 +176,47 @@ def of_result(task_id: str, result: TaskResult) -> Answer:
     return Answer(result.reason, text, command("result", task_id), task_id=task_id, result=result)
 
 
+def with_result(answer: Answer, task_id: str, result: TaskResult) -> Answer:
+    """Return the answer about a task, or its key, that has ended without a word to the store."""
+    ended = of_result(task_id, result).sentence
+    text = f"{ended}, and the store does not know: {answer.sentence}"
+    if answer.task_id is None:
+        text = f"{answer.sentence}. But {printable(task_id)} has ended: {ended}"
+    if result.reason == "finished" and not (answer.holder and answer.holder.is_dead):
+        text += ". A worker has run it that uses no locks, or another store or exclusive_prefix"
+    return replace(
+        answer, reason=result.reason, sentence=text, next_step=EXAMINE, is_trouble=True, result=result
+    )
+
+
+def with_silence(answer: Answer, silence: NoAnswer) -> Answer:
+    """Return the answer of the store about a task that may have ended: another server does not answer."""
+    return replace(answer, sentence=f"{answer.sentence}. But {silence}", is_trouble=True)
+
+
+def with_silent_workers(answer: Answer) -> Answer:
+    """Return the answer about a task whose queue workers may consume. Some have no remote control."""
+    text = "Workers live, but none has said within a second which queues it consumes"
+    return replace(answer, sentence=f"{answer.sentence}. {text}")
+
+
+def with_queue(answer: Answer, queue: str, *, has_workers: bool, is_usual: bool) -> Answer:
+    """Return the answer about a task whose message is in a queue that no worker consumes.
+
+    `is_usual`: it is the queue of the task's calls, and the store does not know the queue of this one.
+    """
+    of = f"{'its usual ' * is_usual}queue {printable(queue)}" if queue else "its queue"
+    if has_workers:
+        text, step = f"no worker consumes {of}", command("control", "add_consumer", queue)
+    else:
+        text = f"no worker has answered within a second: is there one for {of}?"
+        step = command("worker", "-Q", queue) if queue else "celery -A proj worker"
+    return replace(answer, sentence=f"{answer.sentence}. But {text}", next_step=step, is_trouble=True)
+
+
 def of_outage(error: StoreUnavailable) -> Answer:
     """Answer that the store does not answer."""
-    return Answer("store_down", f"STORE DOWN: {error}", _EXAMINE, is_trouble=True)
+    return Answer("store_down", f"STORE DOWN: {error}", EXAMINE, is_trouble=True)
 
 
 def refusal(key: KeyState) -> str:
@@ -230,6 +280,19 @@ def _others_wait(key: KeyState) -> str:
     return f"; {key.all_waiting:,} wait{aside}{oldest}"
 
 
+def _circle(key: KeyState, *tasks: WaitingTask) -> str:
+    """Say that the bodies that hold the key have called tasks in its line, for which they may wait."""
+    callers = {caller: task.task_id for task in (*key.line, *tasks) for caller in task.callers}
+    holders = [holder.task_id for holder in key.holders]
+    if key.other_holders or not holders or not all(holder in callers for holder in holders):
+        return ""
+    parent, child = printable(holders[0]), printable(callers[holders[0]])
+    return (
+        f"; {parent} holds it and has called {child}, which waits for it: if the first waits for the second, "
+        "neither ends"
+    )
+
+
 def worker_text(holder: LockHolder) -> str:
     """Return the name of a holder's worker; "" if the store knows none."""
     return " or ".join(map(str, holder.workers))
@@ -237,6 +300,11 @@ def worker_text(holder: LockHolder) -> str:
 
 def _on_worker(holder: LockHolder) -> str:
     return f" on {worker_text(holder)}" if holder.workers else ""
+
+
+def deaths_text(number: int) -> str:
+    """Return the number of dead runs of a task as the end of a text."""
+    return f"; workers that ran it have died: {number}" if number else ""
 
 
 def renewed_text(holder: LockHolder) -> str:

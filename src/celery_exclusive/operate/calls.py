@@ -5,12 +5,12 @@ from __future__ import annotations
 from ast import literal_eval
 from collections.abc import Mapping
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Final
 
 from celery_exclusive.messages.header import Header
 from celery_exclusive.messages.stored import StoredMessage
-from celery_exclusive.options.preview import given_preview, preview, shortened
+from celery_exclusive.options.preview import given_preview, preview, written_preview
 
 if TYPE_CHECKING:
     from celery_exclusive.services import Services
@@ -27,12 +27,16 @@ class StoredCall:
     * `queue`: the routing key of its message, in most projects the name of its queue.
     * `args`: all its arguments. `args_of_key`: the arguments that make the key. Both are shortened as in log
       lines, and None if they may not be shown.
+    * `callers`: the tasks whose bodies it was called in: its parent, and the root of both.
+    * `deaths`: the number of its runs that were recovered before the message was stored.
     """
 
     task: str | None = None
     queue: str = ""
     args: str | None = None
     args_of_key: str | None = None
+    callers: tuple[str, ...] = ()
+    deaths: int = 0
 
 
 UNKNOWN: Final = StoredCall()
@@ -53,20 +57,28 @@ def _of(services: Services, key: str, stored: StoredMessage) -> StoredCall:
     headers = stored.headers
     name, header = headers.get("task"), Header.of(stored.our_header)
     task = services.app.tasks.get(name) if isinstance(name, str) else None
-    call = StoredCall(str(name) if name else None, str(stored.routing_key))
+    callers = {str(id): None for id in (headers.get("parent_id"), headers.get("root_id")) if id}
+    callers.pop(str(headers.get("id")), None)  # it is its own root
+    call = StoredCall(
+        str(name) if name else None,
+        str(stored.routing_key),
+        callers=tuple(callers),
+        deaths=header.deaths if header else 0,
+    )
     if not services.settings.exclusive_preview or header is None or headers.get("argsrepr") is None:
         return call
     if header.masked:
         given = given_preview(headers) or None
-        return StoredCall(call.task, call.queue, given, given)
+        return replace(call, args=given, args_of_key=given)
     option = services.unique(task) if key[:1] != "x" else services.exclusive(task)
     arguments = _arguments(headers)
-    written = shortened(" ".join(str(headers.get(name) or "") for name in ("argsrepr", "kwargsrepr")).strip())
+    texts = [str(headers.get(name) or "") for name in ("argsrepr", "kwargsrepr")]
+    written = written_preview(task and task.run, texts)
     if task is None or arguments is None:
-        return StoredCall(call.task, call.queue, written, written)
+        return replace(call, args=written, args_of_key=written)
     every = preview(task.run, None, *arguments) or written
     of_key = preview(task.run, option, *arguments) if option else None
-    return StoredCall(call.task, call.queue, every, of_key)
+    return replace(call, args=every, args_of_key=of_key)
 
 
 def _arguments(headers: Mapping[str, Any]) -> tuple[tuple[Any, ...], dict[str, Any]] | None:

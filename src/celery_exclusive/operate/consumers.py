@@ -5,12 +5,15 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import islice
 from typing import TYPE_CHECKING, Any, Final
 
-from celery_exclusive.display import printable
+from celery_exclusive.display import escaped, printable
 from celery_exclusive.errors import docs_page
+from celery_exclusive.messages.namespace import own_broker
 from celery_exclusive.operate.check import Check
-from celery_exclusive.operate.states import tasks_with_options
+from celery_exclusive.operate.patience import NoAnswer, ask_broker
+from celery_exclusive.operate.states import key_states, tasks_with_options
 from celery_exclusive.worker.steps import own_record
 
 if TYPE_CHECKING:
@@ -21,6 +24,10 @@ _WAIT: Final = 1.0
 """Seconds in which workers have to answer."""
 _ROUTE: Final = ("queue", "exchange", "routing_key")
 """The attributes of a task that decide its queue."""
+_LINES: Final = 1_000
+"""The most keys whose lines are looked at."""
+_ANY: Final = "*"
+"""Stands for each word: only the broker knows which messages such a queue gets."""
 _OPTIONS: Final = ("exclusive", "unique")
 """The attributes of a task that are its options."""
 
@@ -29,7 +36,7 @@ _OPTIONS: Final = ("exclusive", "unique")
 class Consumers:
     """The workers that have answered, by their names.
 
-    * `queues`: the queues that each consumes.
+    * `queues`: the queues that each consumes, with their routing keys.
     * `options`: the tasks that each knows, with their options as a text.
     * `pids`: the main process of each.
     * `have_secret`: whether each has an `exclusive_secret`, as far as it says so.
@@ -42,14 +49,21 @@ class Consumers:
 
     @classmethod
     def ask(cls, app: Any) -> Consumers:
-        """Ask all workers. A transport without broadcast raises an error of its own."""
+        """Ask all workers.
+
+        Raises:
+            NotImplementedError: the transport has no broadcast. Some raise an error of their own.
+        """
+        with app.connection_for_write() as connection:  # which is only made, and not connected
+            if not connection.supports_exchange_type("fanout"):  # as workers ask before they listen
+                raise NotImplementedError("it has no fanout exchanges")
         queues = app.control.inspect(timeout=_WAIT).active_queues() or {}
         found: tuple[Any, Any] = {}, {}
         if queues:
             known = app.control.inspect([*queues], timeout=_WAIT)  # comes back with the last answer
             found = known.registered(*_OPTIONS) or {}, known.stats() or {}
         return cls(
-            {worker: {queue["name"] for queue in its} for worker, its in queues.items()},
+            {worker: {name for queue in its for name in _names_of(queue)} for worker, its in queues.items()},
             {worker: dict(_name_and_options(text) for text in its) for worker, its in found[0].items()},
             {worker: its["pid"] for worker, its in found[1].items()},
             {
@@ -58,6 +72,10 @@ class Consumers:
                 if "celery_exclusive" in its
             },
         )
+
+    def may_take(self, queue: str) -> bool:
+        """Whether a worker that has answered consumes, or may consume, what has this routing key."""
+        return any(not queue or not {queue, _ANY}.isdisjoint(its) for its in self.queues.values())
 
     def compare(self, services: Services) -> Iterator[Check]:
         """Yield the findings about queues and options."""
@@ -76,7 +94,7 @@ class Consumers:
         records = [it for its in services.store.workers().values() for it in its]
         # In a container each worker has the pid 1, also the one before it: the newest counts.
         known = {(it.nodename, it.pid): it for it in sorted(records, key=lambda it: it.since)}
-        queues = {_queue_of(services.app, task) for task in tasks_with_options(services)}
+        queues = {queue_of(services.app, task) for task in tasks_with_options(services)}
         strangers = [
             (worker, taken[0])
             for worker, pid in self.pids.items()
@@ -93,11 +111,33 @@ class Consumers:
             yield Check("workers", "ok", "all that have answered use this store and exclusive_prefix")
         yield from self._compare_releases(known)
 
+    def compare_waiting(self, services: Services) -> Iterator[Check]:
+        """Yield a finding about each queue of waiting tasks that no worker consumes."""
+        if not (self.queues and services.store.capabilities.line):
+            return
+        waited_for = (line.key for line in services.store.lines() if line.all_waiting)
+        keys = set(islice(waited_for, _LINES))
+        states = [state for state in key_states(services, keys) if state.all_waiting and state.queue]
+        lost = [state for state in states if not self.may_take(state.queue)]
+        for queue in sorted({state.queue for state in lost}):
+            its = [state for state in lost if state.queue == queue]
+            count = sum(state.all_waiting for state in its)
+            seen = f"{count} tasks wait in lines of it"
+            if len(keys) == _LINES:
+                seen = f"in the first {_LINES:,} lines {seen}"
+            text = f"no worker consumes queue {printable(queue)}, and {seen}"
+            text += f", as for {escaped(its[0].key)}"
+            fix = f"start a worker with -Q {printable(queue)}, or see {docs_page('how-to/drop')}"
+            yield Check("lines", "warning", text, fix)
+        if not lost:
+            lines = f"the first {_LINES:,}" if len(keys) == _LINES else f"{len(states)}"
+            yield Check("lines", "ok", f"the queues of {lines} lines have workers")
+
     def _compare_queues(self, services: Services) -> Iterator[Check]:
         without = defaultdict[str, list[str]](list)
         for task in tasks_with_options(services):
-            queue = _queue_of(services.app, task)
-            if queue and not any(queue in its for its in self.queues.values()):
+            queue = queue_of(services.app, task)
+            if queue and not self.may_take(queue):
                 without[queue].append(task.name)
         for queue, names in without.items():
             text = f"no worker consumes queue {printable(queue)}, to which {_first(names)} are sent"
@@ -106,12 +146,12 @@ class Consumers:
         if not without:
             number = len(self.queues)
             who = "1 worker consumes" if number == 1 else f"{number} workers consume"
-            text = f"{who} the queues of all tasks with options"
+            text = f"{who} the queues to which this process sends tasks with options"
             yield Check("queues", "ok", text)
 
     def _compare_options(self, services: Services) -> Iterator[Check]:
         """Compare the tasks that each worker gets with the tasks here: this process stands for publishers."""
-        own = [(it.name, _options_of(it), _queue_of(services.app, it)) for it in services.app.tasks.values()]
+        own = [(it.name, _options_of(it), queue_of(services.app, it)) for it in services.app.tasks.values()]
         found = list[str]()
         for worker, theirs in self.options.items():
             told = printable(worker)
@@ -152,7 +192,47 @@ class Consumers:
             yield Check("secret", "ok", f"the workers and this process {has} exclusive_secret")
 
 
-def _queue_of(app: Any, task: Any) -> str | None:
+def connect(services: Services) -> None:
+    """Connect to the broker. Each transport has errors of its own."""
+
+    def connect() -> None:
+        with services.app.connection_for_read() as connection:
+            connection.ensure_connection(max_retries=1, interval_start=0)
+
+    ask_broker(services, connect)
+
+
+def ask_consumers(services: Services) -> Consumers | None:
+    """Ask all workers what they consume. None: they cannot be asked over this broker.
+
+    Raises:
+        NoAnswer: the broker does not answer.
+    """
+    try:
+        connect(services)
+    except NoAnswer:
+        raise
+    except Exception as error:
+        name = printable(own_broker(services))
+        raise NoAnswer(f"broker {name} does not answer ({type(error).__name__})") from error
+    try:
+        return ask_broker(services, lambda: Consumers.ask(services.app))
+    except NoAnswer:
+        raise
+    except Exception:  # noqa: BLE001 - some transports have no broadcast
+        return None
+
+
+def _names_of(queue: Mapping[str, Any]) -> Iterator[str]:
+    """Yield the words by which a message may name this queue."""
+    yield queue["name"]
+    if key := queue.get("routing_key"):
+        yield key
+    if (queue.get("exchange") or {}).get("type") in ("topic", "headers"):
+        yield _ANY
+
+
+def queue_of(app: Any, task: Any) -> str | None:
     """Return the queue of a task's calls. None: its route names an exchange, or depends on the call."""
     named = {name: value for name in _ROUTE if (value := getattr(task, name, None)) is not None}
     try:

@@ -13,15 +13,16 @@ from typing import TYPE_CHECKING, Final
 from celery.concurrency import get_implementation
 
 from celery_exclusive.brokers import broker_urls, family, is_in_one_process
-from celery_exclusive.core.operations import Acquire, Release
 from celery_exclusive.core.records import SECOND
-from celery_exclusive.display import duration, printable
+from celery_exclusive.display import duration, escaped, printable
 from celery_exclusive.errors import ExclusiveError, docs_page, is_away
 from celery_exclusive.messages.namespace import own_broker, refuse_other_owner
 from celery_exclusive.operate.check import Check
-from celery_exclusive.operate.consumers import Consumers
+from celery_exclusive.operate.consumers import Consumers, connect
+from celery_exclusive.operate.patience import NoAnswer, ask_broker, reach
+from celery_exclusive.operate.results import result_of
 from celery_exclusive.operate.states import tasks_with_options
-from celery_exclusive.options.key_text import absolute_key
+from celery_exclusive.operate.trial import try_lock
 from celery_exclusive.seams import probe
 from celery_exclusive.seams.seam import PARTS
 from celery_exclusive.stores.base import open_store
@@ -35,8 +36,6 @@ _APART: Final = 2.0
 """Seconds by which the clocks of the store and of this host may differ: `expires` and `eta` mean a host's."""
 _PERIODS: Final = 10
 """Periods of the reaper without a sweep after which no worker sweeps."""
-_BROKER_WAIT: Final = 3
-"""Seconds for which the broker may take to accept a connection."""
 _NAMED: Final = 10
 
 
@@ -53,11 +52,14 @@ def examine(services: Services) -> Iterator[Check]:
     consumers = None
     if found[-1].level == "ok" and not is_in_one_process(services.app.conf):
         try:
-            consumers = Consumers.ask(services.app)
+            consumers = ask_broker(services, lambda: Consumers.ask(services.app))
+        except NoAnswer as error:
+            yield Check("queues", "problem", str(error), "mend the broker: it answers some requests alone")
         except Exception as error:  # noqa: BLE001 - some transports have no broadcast
             yield Check("queues", "ok", f"workers cannot be asked over this broker: {_text_of(error)}")
     if consumers:
         yield from _guarded("queues", consumers.compare, services)
+    yield from _guarded("results", _results, services)
     for name, look in _OF_STORE.items():
         found = list(_guarded(name, look, services))
         yield from found
@@ -65,6 +67,7 @@ def examine(services: Services) -> Iterator[Check]:
             return
     if consumers:
         yield from _guarded("workers", consumers.compare_store, services)
+        yield from _guarded("lines", consumers.compare_waiting, services)
 
 
 def _guarded(name: str, look: Callable[[Services], Iterator[Check]], services: Services) -> Iterator[Check]:
@@ -144,27 +147,34 @@ def _broker(services: Services) -> Iterator[Check]:
         yield Check("broker", "ok", f"{name} is the memory of one process, for tests")
         return
     try:
-        with app.connection_for_read() as connection:
-            connection.ensure_connection(max_retries=1, interval_start=0, timeout=_BROKER_WAIT)
+        connect(services)
     except Exception as error:  # noqa: BLE001 - each transport has its own errors
-        text = f"{name} does not answer: {_text_of(error)}"
+        text = str(error) if isinstance(error, NoAnswer) else f"{name} does not answer: {_text_of(error)}"
         yield Check("broker", "problem", text, "start it, or correct broker_url")
         return
     yield Check("broker", "ok", f"{name} answers")
 
 
+def _results(services: Services) -> Iterator[Check]:
+    """Ask for the result of a task that does not exist."""
+    try:
+        result_of(services, f"celery-exclusive doctor {token_hex(4)}")
+    except NoAnswer as error:
+        yield Check("results", "problem", str(error), "start it, or correct result_backend")
+        return
+    yield Check("results", "ok", "the result backend answers, or the app stores no results")
+
+
 def _speed(services: Services) -> Iterator[Check]:
     store, times = services.store, list[float]()
-    store.epoch()  # connects
+    reach(services)  # connects
     for _ in range(_TRIPS):
         began = time.perf_counter()
         store.epoch()
         times.append(time.perf_counter() - began)
     where = f"{printable(store.url)} ({services.origin})"
     yield Check("store", "ok", f"{where} answers in {median(times) * 1000:.2g} ms (median of {_TRIPS})")
-    key, id, token = absolute_key(f"celery-exclusive doctor {token_hex(4)}"), "doctor/0", "0" * 16
-    store.apply(key, Acquire(id, token, _TRIPS * SECOND))
-    store.apply(key, Release(id, token, "open"))
+    try_lock(store)
     yield Check("store", "ok", "a lock was acquired and released")
 
 
@@ -210,13 +220,13 @@ def _prefixes(services: Services) -> Iterator[Check]:
     others = sorted({*services.store.prefixes()} - {own})
     for prefix in others[:_NAMED]:
         try:
-            count, workers = _line_of(services, prefix)
+            count = _left_in(services, prefix)
         except ExclusiveError as error:
             services.store.epoch()  # raises if the store is away for this prefix, too
             text = f"this user cannot look at exclusive_prefix {printable(prefix)}, perhaps of another app"
-            yield Check("prefixes", "ok", f"{text}: {printable(str(error.__cause__ or error))}")
+            yield Check("prefixes", "ok", f"{text}: {printable(str(error.__context__ or error))}")
             continue
-        if count and not workers:
+        if count:
             text = f"{count} tasks wait under exclusive_prefix {printable(prefix)}, which no worker has"
             fix = "if they are tasks of this app, start a worker with it, or see "
             fix += docs_page("how-to/move-store")
@@ -225,10 +235,24 @@ def _prefixes(services: Services) -> Iterator[Check]:
     yield Check("prefixes", "ok", f"the store has locks under exclusive_prefix {named}")
 
 
-def _line_of(services: Services, prefix: str) -> tuple[int, bool]:
-    """Return how many tasks wait under a prefix, and whether it has workers."""
+def _left_in(services: Services, prefix: str) -> int:
+    """Return how many tasks wait under a prefix that no worker has."""
     with closing(open_store(services.store_url, prefix=prefix)) as store:
-        return sum(1 for _ in store.places()), bool(store.workers())
+        return 0 if store.workers() else sum(line.all_waiting for line in store.lines())
+
+
+def _aside(services: Services) -> Iterator[Check]:
+    if not (services.store.capabilities.line and services.store.capabilities.listing):
+        return
+    aside = {line.key: line.aside for line in services.store.lines() if line.aside}
+    if aside:
+        text = f"{sum(aside.values()):,} tasks are aside, as for {escaped(next(iter(aside)))}"
+        text += ": no worker accepts or publishes them, or they wait for their last chance"
+        yield Check(
+            "aside", "warning", text, "ask `celery -A proj locks why KEY` for each such key of `locks ls`"
+        )
+    else:
+        yield Check("aside", "ok", "no task is aside")
 
 
 def _durability(services: Services) -> Iterator[Check]:
@@ -245,6 +269,7 @@ _OF_STORE: Final = {
     "sweeps": _sweeps,
     "owner": _owner,
     "prefixes": _prefixes,
+    "aside": _aside,
     "durability": _durability,
 }
 """The checks that ask the store. The last sweep is read before the store is checked."""

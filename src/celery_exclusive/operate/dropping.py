@@ -5,14 +5,16 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeVar
 
+from celery_exclusive import notices
 from celery_exclusive.core.claim import task_id
 from celery_exclusive.core.operations import Applied, Drop
 from celery_exclusive.core.records import NAMED
 from celery_exclusive.errors import UnreadableKey
 from celery_exclusive.operate.calls import read_call
 from celery_exclusive.operate.finding import keys_with_place
+from celery_exclusive.operate.patience import ask_backend
 from celery_exclusive.operate.revoking import end_as_revoked, has_ended
 from celery_exclusive.operate.saved import Fate, Saved, SavedFile
 from celery_exclusive.operate.states import is_key_of
@@ -25,6 +27,7 @@ if TYPE_CHECKING:
     from celery_exclusive.services import Services
     from celery_exclusive.stores.base import Place, Store
 
+T = TypeVar("T")
 REASON = "dropped from the line of its lock"
 
 
@@ -105,15 +108,27 @@ class Dropper:
 
     Parameters:
         file: where the messages are saved. None: they are discarded.
-        reason: the reason in the TaskRevokedError that `.get()` raises.
+        reason: why, for the TaskRevokedError that `.get()` raises, and for `record`.
+        is_patient: the result backend may take its time, as to code of its own thread. A command gives up.
     """
 
-    def __init__(self, services: Services, file: SavedFile | None = None, reason: str = REASON) -> None:
+    def __init__(
+        self,
+        services: Services,
+        file: SavedFile | None = None,
+        reason: str = "",
+        *,
+        is_patient: bool = False,
+    ) -> None:
         self.services, self.file, self.reason = services, file, reason
+        self._is_patient = is_patient
         self._token = file.token if file else os.urandom(8).hex()
+        self._ended: set[str] = set()
         self.dropped = self.left = 0
         """How many tasks were dropped, and how many had left the line by themselves."""
         self.problems: list[str] = []
+        self._first: dict[str, str] = {}
+        """The first task that was dropped of each key."""
 
     def finish(self) -> int:
         """End the tasks that an earlier command has saved and not ended. Return their number."""
@@ -133,27 +148,45 @@ class Dropper:
 
         Raises:
             StoreUnavailable: the store does not answer.
-            Exception: the result backend does not answer. If it has not answered from the start, no task has
-                left its line.
+            NoAnswer, Exception: the result backend does not answer. If it has not answered from the start, no
+                task has left its line.
         """
         tasks = [Saved(key, place.waiting.id, place.message) for place in places]
-        has_ended(self.services, task_id(tasks[0].id))  # asks the result backend
+        self._has_ended(tasks[0])  # asks the result backend
         if self.file:
             self.file.save(tasks)
         for saved in tasks:
             self._remove(saved)
 
+    def record(self, by: str) -> None:
+        """Log what this operator has dropped, if anything, and tell monitors."""
+        if self._first:
+            file = str(self.file.path) if self.file else ""
+            notices.dropped_by_operator(self.services, self.dropped, self._first, by, self.reason, file)
+
     def _remove(self, saved: Saved, *, may_have_ended: bool = False) -> None:
         reply = self.services.store.apply(saved.key, Drop(saved.id, self._token))
-        if reply.answer != Applied(True):
+        # A task that waits for its last chance has its place at its lock, too.
+        is_ended = saved.id in self._ended
+        if reply.answer != Applied(True) and not is_ended:
             self.left += 1
             self._note("left", saved)
             return
-        is_over = may_have_ended and has_ended(self.services, task_id(saved.id))
-        if not is_over and (problem := end_as_revoked(self.services, saved, self.reason)):
-            self.problems.append(problem)
-        self.dropped += 1
+        if not is_ended:
+            self._ended.add(saved.id)
+            self.dropped += 1
+            self._first.setdefault(saved.key, task_id(saved.id))
+            if not (may_have_ended and self._has_ended(saved)):
+                reason = self.reason or REASON
+                problem = self._ask(lambda: end_as_revoked(self.services, saved, reason))
+                self.problems += [problem] * bool(problem)
         self._note("ended", saved)
+
+    def _has_ended(self, saved: Saved) -> bool:
+        return self._ask(lambda: has_ended(self.services, task_id(saved.id)))
+
+    def _ask(self, call: Callable[[], T]) -> T:
+        return call() if self._is_patient else ask_backend(self.services, call)
 
     def _note(self, fate: Fate, saved: Saved) -> None:
         if self.file:
@@ -169,7 +202,7 @@ def _is_of(services: Services, task: str, key: str, place: Place) -> bool:
 
 def cancel(services: Services, id: str, reason: str) -> bool:
     """Drop the task with this id wherever it waits, without a file. Return whether it waited."""
-    dropper = Dropper(services, reason=reason)
+    dropper = Dropper(services, reason=reason, is_patient=True)
     store = services.store
     for key, places in find(
         store, {*keys_with_place(store, id)}, lambda _, place: task_id(place.waiting.id) == id

@@ -9,10 +9,12 @@ from typing import TYPE_CHECKING
 from celery_exclusive.core.claim import task_id
 from celery_exclusive.display import escaped, printable, unescaped
 from celery_exclusive.errors import OptionError, did_you_mean
+from celery_exclusive.operate.look import look
 from celery_exclusive.options.key_text import own_key, possible_keys, without_hash
 from celery_exclusive.stores.base import states
 
 if TYPE_CHECKING:
+    from celery_exclusive.core.operations import Owner
     from celery_exclusive.stores.base import Store
 
 
@@ -68,23 +70,18 @@ def key_of_name(store: Store, name: str) -> str | None:
 
 
 def keys_of_id(store: Store, wanted: str) -> list[str]:
-    """Return the keys that the task with this id holds or waits for.
+    """Return the keys that the task with this id holds or waits for."""
+    return list(dict.fromkeys(store.keys_of(wanted)))
 
-    A hundred keys take one request. The places behind the first ten in line are read only if there are any.
-    Of a key with more than ten holders the store names ten.
-    """
-    found, has_more = list[str](), False
-    for key, snapshot in states(store, list(store.scan())):
-        ids = [holder.id for holder in snapshot.holders] + [waiting.id for waiting in snapshot.line]
-        if wanted in map(task_id, ids):
-            found.append(key)
-        has_more |= snapshot.all_waiting > len(snapshot.line)
-    return list(dict.fromkeys([*found, *keys_with_place(store, wanted)])) if has_more else found
+
+def holder_of_id(store: Store, key: str, wanted: str) -> Owner | None:
+    """Return the living holder of a key that is the task with this id."""
+    return next((owner for owner in store.holders(key) if task_id(owner.id) == wanted), None)
 
 
 def damaged_keys(store: Store) -> list[str]:
-    """Return the keys whose data are damaged. A hundred keys take one request."""
-    return [key for key, snapshot in states(store, list(store.scan())) if snapshot.problem]
+    """Return keys whose data are damaged, of those that a look reads."""
+    return sorted(key for key, snapshot in look(store).states if snapshot.problem)
 
 
 def keys_with_place(store: Store, wanted: str) -> Iterator[str]:

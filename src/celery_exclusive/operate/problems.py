@@ -7,10 +7,10 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final, Literal
 
 from celery_exclusive.core.records import SECOND
-from celery_exclusive.stores.base import Snapshot, states
+from celery_exclusive.operate.look import look
 
 if TYPE_CHECKING:
-    from celery_exclusive.stores.base import Store
+    from celery_exclusive.stores.base import Snapshot, Store
 
 Problem = Literal["damaged", "dead", "aside", "no_worker", "long_wait"]
 """The problems of a key, the worst first.
@@ -31,31 +31,35 @@ LONG_WAIT: Final = 600
 class Overview:
     """All keys of a store in numbers, and the keys with a problem, in order.
 
-    * `keys`: how many have a holder or waiting tasks. `holders`, `waiting`: how many there are of all keys.
+    * `keys`: how many have a holder or waiting tasks. `waiting`: how many tasks wait for all keys.
+    * `holders`: how many there are of all keys; an estimate unless all states were read.
+    * `ratio`: the part of the keys whose states were read, as in `look`. Others may have problems, too.
     """
 
     keys: int
     holders: int
     waiting: int
     problems: dict[Problem, list[str]]
+    ratio: float
 
 
 def overview(store: Store) -> Overview:
-    """Look at all keys. A hundred keys take a request.
+    """Look at all keys.
 
     Raises:
         ExclusiveError: the store cannot list its keys.
         StoreUnavailable: the store does not answer.
     """
-    keys = holders = waiting = 0
-    problems = defaultdict[Problem, list[str]](list)
-    for key, seen in states(store, list(store.scan())):
-        keys += seen.is_busy
-        holders += len(seen.holders) + seen.others
-        waiting += seen.all_waiting
+    found, problems = look(store), defaultdict[Problem, list[str]](list)
+    for key, seen in sorted(found.states):
         if problem := _problem(seen):
             problems[problem].append(key)
-    return Overview(keys, holders, waiting, dict(problems))
+    holders = sum(
+        group.weight * sum(len(seen.holders) + seen.others for seen in group.states.values())
+        for group in found.groups
+    )
+    waiting = sum(line.all_waiting for line in found.lines.values())
+    return Overview(found.keys, round(holders), waiting, dict(problems), found.ratio)
 
 
 def _problem(seen: Snapshot) -> Problem | None:

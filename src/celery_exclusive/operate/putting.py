@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator
+from contextlib import suppress
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Literal
 
+from celery_exclusive.brokers import is_in_one_process
 from celery_exclusive.core.claim import WINDOW, first_task_id, publish_claim_id, task_id
 from celery_exclusive.core.operations import AcquireAlone, Answer, Applied, Enqueue, Held, Remove, Stale
 from celery_exclusive.core.publishing import PHASES
@@ -14,6 +16,9 @@ from celery_exclusive.errors import StoreRefused
 from celery_exclusive.messages.header import HEADER, Header
 from celery_exclusive.messages.namespace import keep_namespace, own_broker
 from celery_exclusive.messages.republish import Republisher
+from celery_exclusive.messages.stored import queue_of
+from celery_exclusive.operate.consumers import ask_consumers
+from celery_exclusive.operate.patience import NoAnswer, ask_backend, ask_broker
 from celery_exclusive.operate.revoking import UNREADABLE, Damaged, opened, wait_again
 from celery_exclusive.operate.saved import Saved, SavedFile
 from celery_exclusive.options.amounts import microseconds_until
@@ -22,6 +27,7 @@ from celery_exclusive.stores.base import Wake
 
 if TYPE_CHECKING:
     from celery_exclusive.messages.stored import StoredMessage
+    from celery_exclusive.operate.consumers import Consumers
     from celery_exclusive.services import Services
 
 Outcome = Literal["put", "known", "held", "before", "unfinished", "left", "damaged"]
@@ -47,6 +53,8 @@ class Putter:
         here = (services.settings.exclusive_prefix, self._epoch)
         self._is_elsewhere = (file.prefix, file.epoch) != here
         self.problems: list[str] = []
+        self._consumers: Consumers | None = None
+        self._queues: set[str] = set()
 
     def put_all(self) -> Iterator[Outcome]:
         """Put the tasks in the order of the file, and yield what becomes of each.
@@ -54,9 +62,11 @@ class Putter:
         Raises:
             OptionError: the store belongs to another broker.
             StoreUnavailable: the store does not answer. The command can be repeated.
-            Exception: the broker or the result backend does not answer.
+            NoAnswer, Exception: the broker or the result backend does not answer.
         """
         keep_namespace(self.services, own_broker(self.services))
+        if not is_in_one_process(self.services.app.conf):
+            self._consumers = ask_consumers(self.services)
         seen: set[str] = set()
         try:
             for saved in self.file.tasks():
@@ -67,7 +77,8 @@ class Putter:
                     seen.add(saved.id)
                     yield self._put_one(saved)
         finally:
-            self._republisher.close()
+            with suppress(NoAnswer):
+                ask_broker(self.services, self._republisher.close)
 
     def _put_one(self, saved: Saved) -> Outcome:
         fate = self.file.fates[saved.id]
@@ -86,7 +97,15 @@ class Putter:
             return "damaged"
         if outcome in ("put", "known"):
             self.file.note("put", saved.id)
+            self._warn_of(stored.routing_key)
         return outcome
+
+    def _warn_of(self, queue: str) -> None:
+        """Say once of a queue that no worker consumes it."""
+        consumers = self._consumers
+        if consumers and queue not in self._queues and not consumers.may_take(queue):
+            self.problems.append(f"no worker consumes queue {queue}: tasks that were put wait until one does")
+        self._queues.add(queue)
 
     def _put_message(self, saved: Saved, stored: StoredMessage, header: Header) -> Outcome:
         """Take the unique key and the place of a message, and publish it if no other process will."""
@@ -98,7 +117,7 @@ class Putter:
         if self._is_elsewhere and store.capabilities.line:  # a queue may have copies of it
             store.apply(saved.key, Remove(saved.id, "superseded"))
         if header.unique and header.unique[0] == saved.key and header.unique[1] == WINDOW:
-            wait_again(self.services, id)
+            self._wait_again(id)
             reply = store.apply(saved.key, Enqueue(claim, stored.dump(), waits=(0, 0)))
             if isinstance(reply.answer, Held):
                 return self._held(id, saved.key, first_task_id(reply.answer.by))
@@ -110,7 +129,7 @@ class Putter:
                 return self._held(id, header.unique[0], first_task_id(answer.by))
             if answer == Stale():
                 return "known"
-        wait_again(self.services, id)
+        self._wait_again(id)
         option = self.services.exclusive(task, header.values) if task else None
         if not (option and header.exclusive and store.capabilities.line):
             self._send(stored)
@@ -125,6 +144,7 @@ class Putter:
                 expires,
                 None if is_retry else option.gives_up_in,
                 option.replaces and not is_retry,
+                queue=queue_of(stored.exchange, stored.routing_key),
             ),
         ).answer
         if answer == Applied(True):
@@ -143,7 +163,13 @@ class Putter:
         self.problems.append(f"task {id} was skipped: {by or 'another call'} holds its unique key {key}")
         return "held"
 
+    def _wait_again(self, id: str) -> None:
+        ask_backend(self.services, lambda: wait_again(self.services, id))
+
     def _send(self, stored: StoredMessage) -> None:
+        ask_broker(self.services, lambda: self._send_now(stored))
+
+    def _send_now(self, stored: StoredMessage) -> None:
         """Publish a message now. Its queues are declared first, since the broker may be a new one."""
         app, to = self.services.app, stored.routing_key
         queues = [it for it in app.amqp.queues.values() if to in (it.name, it.routing_key)]

@@ -2,20 +2,23 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from datetime import datetime, timezone
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 from celery.backends.base import DisabledBackend
 
-from celery_exclusive.errors import LockHeld
+from celery_exclusive.errors import FULL, Conflict, DuplicateTask
+from celery_exclusive.operate.patience import NoAnswer, ask_backend, backend_name
 
 if TYPE_CHECKING:
     from celery_exclusive.reasons import Reason
     from celery_exclusive.services import Services
 
+_FORMAT: Final = "%Y-%m-%d %H:%M:%S UTC"
 _IS_OVER = ("SUCCESS", "FAILURE", "REVOKED")
 
 
@@ -36,28 +39,50 @@ class TaskResult:
     holder_id: str = ""
     error: str = ""
 
+    def is_newer(self, age: float) -> bool:
+        """Whether it was stored within this age, as far as its whole seconds say."""
+        if not self.at:
+            return False
+        at = datetime.strptime(self.at, _FORMAT).replace(tzinfo=timezone.utc)
+        return time.time() - at.timestamp() <= age + 1
+
 
 def result_of(services: Services, task_id: str) -> TaskResult | None:
-    """Return the result of a task that has ended. Never raises.
+    """Return the result of a task that has ended.
 
-    None: the backend has none, or does not answer, or keeps results for their callers alone.
+    None: the backend has none, or keeps results for their callers alone.
+
+    Raises:
+        NoAnswer: the backend does not answer.
     """
-    backend = services.app.backend
-    if isinstance(backend, DisabledBackend) or services.has_rpc_results:
-        return None
-    with suppress(Exception):  # a backend that is down hides no lock
-        meta = backend.get_task_meta(task_id, cache=False)
-        if meta.get("status") in _IS_OVER:
-            return _read(meta)
-    return None
+    try:
+        meta = ask_backend(services, lambda: stored_result(services, task_id))
+        return _read(meta) if meta.get("status") in _IS_OVER else None
+    except NoAnswer:
+        raise
+    except Exception as error:
+        text = f"{backend_name(services)} could not be read ({type(error).__name__})"
+        raise NoAnswer(text) from error
+
+
+def stored_result(services: Services, task_id: str) -> Mapping[str, Any]:
+    """Return what the result backend has of a task; empty if the app stores no results there."""
+    backend: Any = services.app.backend
+    if services.has_rpc_results or isinstance(backend, DisabledBackend):
+        return {}
+    found: Mapping[str, Any] = backend.get_task_meta(task_id, cache=False)
+    return found
 
 
 def _read(meta: Mapping[str, Any]) -> TaskResult:
     state, result, at = str(meta["status"]), meta.get("result"), _time(meta.get("date_done"))
     if state == "REVOKED":
         return TaskResult(state, at, "expired" if str(result) == "expired" else "revoked")
-    if isinstance(result, LockHeld):
-        return TaskResult(state, at, "held", result.key, result.holder, f"LockHeld: {result}")
+    if isinstance(result, Conflict) and result.key:
+        why: Reason = "duplicate" if isinstance(result, DuplicateTask) else "held"
+        why = "full" if FULL in str(result) else why
+        error = f"{type(result).__name__}: {result}"
+        return TaskResult(state, at, why, result.key, result.holder, error)
     if state == "FAILURE":
         return TaskResult(state, at, error=type(result).__name__)
     skipped = result.get("skipped") if isinstance(result, dict) else None
@@ -71,7 +96,7 @@ def _read(meta: Mapping[str, Any]) -> TaskResult:
 def _time(stored: object) -> str:
     """Return a time as a backend has it: as text, or as a datetime, in UTC even without its zone."""
     with suppress(ValueError):
-        time = stored if isinstance(stored, datetime) else datetime.fromisoformat(str(stored))
-        time = time.astimezone(timezone.utc) if time.tzinfo else time
-        return f"{time:%Y-%m-%d %H:%M:%S} UTC"
+        at = stored if isinstance(stored, datetime) else datetime.fromisoformat(str(stored))
+        at = at.astimezone(timezone.utc) if at.tzinfo else at
+        return at.strftime(_FORMAT)
     return ""

@@ -5,9 +5,9 @@ No worker need run: the task's result backend is asked here, as the main process
 
 from __future__ import annotations
 
+from contextlib import suppress
 from typing import TYPE_CHECKING, Any, Final, cast
 
-from celery.backends.base import DisabledBackend
 from celery.signals import task_revoked
 from celery.states import READY_STATES, REVOKED
 from celery.worker.request import Request
@@ -20,6 +20,8 @@ from celery_exclusive.core.heir import retry_ended
 from celery_exclusive.core.operations import KeyOperation, Release
 from celery_exclusive.messages.header import Header
 from celery_exclusive.messages.stored import StoredMessage
+from celery_exclusive.operate.results import stored_result
+from celery_exclusive.options.signing import without_signature
 from celery_exclusive.run import Run, within
 from celery_exclusive.seams.celery_request import context_of
 
@@ -75,28 +77,32 @@ def end_as_revoked(services: Services, saved: Saved, reason: str) -> str:
             task_revoked.send(request.task, request=context, terminated=False, signum=None, expired=False)
     except (Damaged, *UNREADABLE) as error:
         services.app.backend.mark_as_revoked(id, reason)
+        header = header or _unverified_header(saved)
         problem = f"task {id}: its message cannot be read ({error}): its result alone was stored"
     for key, operation in _releases(id, header) if header else ():
         services.store.apply(key, operation)
     return problem
 
 
+def _unverified_header(saved: Saved) -> Header | None:
+    """Return the header of a message that has no valid signature, if it can be read.
+
+    It may release its own leases: a program that can put a message into a line can delete these, too.
+    """
+    with suppress(*UNREADABLE):
+        return Header.of(StoredMessage.load(without_signature(saved.message)).our_header)
+    return None
+
+
 def has_ended(services: Services, id: str) -> bool:
     """Whether the result of a task is stored."""
-    return _state(services, id) in READY_STATES
+    return stored_result(services, id).get("status") in READY_STATES
 
 
 def wait_again(services: Services, id: str) -> None:
     """Forget the result of a revoked task, so that `.get()` waits for its next run."""
-    if _state(services, id) == REVOKED:
+    if stored_result(services, id).get("status") == REVOKED:
         services.app.backend.forget(id)
-
-
-def _state(services: Services, id: str) -> str:
-    backend: Any = services.app.backend
-    if services.has_rpc_results or isinstance(backend, DisabledBackend):  # the app stores no results
-        return ""
-    return str(backend.get_task_meta(id, cache=False)["status"])
 
 
 def _received(services: Services, stored: StoredMessage) -> Any:

@@ -120,11 +120,12 @@ class SavedFile:
                 f"{self.path} has tasks of exclusive_prefix={self.prefix!r}, and not of {prefix!r}: name "
                 "another file"
             )
+        if prefix is not None:  # it gets arguments of tasks
+            os.fchmod(self._file.fileno(), 0o600)
         self._cut_torn_line()
         self.fates = dict(self._fates())
 
     def _begin(self, prefix: str, epoch: str) -> None:
-        os.fchmod(self._file.fileno(), 0o600)  # it has arguments of tasks
         self._write({_HEAD: VERSION, "token": os.urandom(8).hex(), "prefix": prefix, "epoch": epoch})
         os.fsync(self._file.fileno())
         folder = os.open(self.path.parent, os.O_RDONLY)

@@ -3,17 +3,19 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
-from celery_exclusive.core.claim import worker_number
+from celery_exclusive.core.claim import task_id, worker_number
 from celery_exclusive.core.operations import Owner
 from celery_exclusive.core.records import SECOND
 from celery_exclusive.operate.calls import UNKNOWN, StoredCall, read_call
+from celery_exclusive.operate.finding import holder_of_id
 from celery_exclusive.options.key_text import own_key, without_hash
+from celery_exclusive.options.templates import strings_of
 from celery_exclusive.stores import base
-from celery_exclusive.stores.base import KEYS_AT_ONCE, Cursor, Place, Snapshot, whole_line
+from celery_exclusive.stores.base import KEYS_AT_ONCE, Cursor, Place, Snapshot, pages, whole_line
 from celery_exclusive.stores.workers import WorkerRecord
 from celery_exclusive.task import LockHolder, WaitingTask
 
@@ -30,8 +32,10 @@ class KeyState:
       has none, or they may not be shown. "": one key for all calls of the task.
     * `state`: "running", "queued", "period", "waiting", "aside", "damaged" or "free".
     * `holders`: at most ten, the others are counted in `other_holders`. `limit`: the most holders at once.
-    * `waiting`: the number of tasks in line. `aside`: of tasks out of the line. `line`: the first ten of it.
+    * `waiting`: the number of tasks in line. `aside`: of tasks out of the line. `line`: the first ten of it,
+      of which the first and the last have their `callers`.
     * `queue`: the routing key of that message.
+    * `max_waiting`: how many tasks may wait in line, if the key or a message of it names its task.
     * `problem`: the damage of its data. All else is empty then.
     """
 
@@ -47,6 +51,12 @@ class KeyState:
     line: tuple[WaitingTask, ...] = ()
     queue: str = ""
     problem: str = ""
+    max_waiting: int | None = None
+
+    @property
+    def is_full(self) -> bool:
+        """Whether its line takes no further call."""
+        return self.max_waiting is not None and self.waiting >= self.max_waiting
 
     @property
     def held(self) -> float | None:
@@ -78,20 +88,39 @@ def key_states(services: Services, keys: Collection[str]) -> Iterator[KeyState]:
         seen = list(base.states(services.store, ordered[first : first + KEYS_AT_ONCE]))
         asked = [(key, id) for key, snapshot in seen for id in _some_ids(snapshot)]
         kept = services.store.messages_of(asked) if asked else []
-        calls = defaultdict[str, list[StoredCall]](list)
+        calls = defaultdict[str, dict[str, StoredCall]](dict)
         for (key, id), message in zip(asked, kept, strict=True):
-            calls[key].append(read_call(services, key, id, message))
+            calls[key][task_id(id)] = read_call(services, key, id, message)
         for key, snapshot in seen:
-            known = [call for call in calls[key] if call is not UNKNOWN]
+            known = [call for call in calls[key].values() if call is not UNKNOWN]
             if not known and snapshot.aside:  # a snapshot names no task aside
                 places = services.store.line(key, None, 1).places
                 known = [read_call(services, key, place.waiting.id, place.message) for place in places]
-            yield view.state(key, snapshot, known[0] if known else UNKNOWN)
+            state = view.state(key, snapshot, known[0] if known else UNKNOWN)
+            of = calls[key]
+            line = [replace(it, callers=of.get(it.task_id, UNKNOWN).callers) for it in state.line]
+            holders = [replace(it, deaths=of.get(it.task_id, UNKNOWN).deaths) for it in state.holders]
+            yield replace(state, line=tuple(line), holders=tuple(holders))
 
 
 def key_state(services: Services, key: str) -> KeyState:
     """Return the state of one key."""
     return next(key_states(services, [key]))
+
+
+def holder_of(services: Services, state: KeyState, id: str) -> LockHolder | None:
+    """Return the holder of a key that is the task with this id, also one that the state does not name.
+
+    Of the holders in a state only the first has its `deaths`.
+    """
+    named = next((holder for holder in state.holders if holder.task_id == id), None)
+    if len(state.holders) < 2 or named is state.holders[0]:
+        return named
+    if (owner := holder_of_id(services.store, state.key, id)) is None:
+        return named
+    (message,) = services.store.messages_of([(state.key, owner.id)])
+    deaths = read_call(services, state.key, owner.id, message).deaths
+    return replace(_View(services).holder(state.key, owner), deaths=deaths)
 
 
 def whole_line_of(services: Services, key: str) -> Iterator[WaitingTask]:
@@ -126,15 +155,49 @@ def line_page(
     return list(tasks), page.next
 
 
+def page_of(services: Services, key: str, id: str) -> tuple[Cursor | None, int]:
+    """Return what `line_page` takes for a page that begins with this task; with the first in line without it.
+
+    Raises:
+        StoreUnavailable: the store does not answer.
+        UnreadableKey: the data of the key are damaged.
+    """
+    store, after, first = services.store, None, 1
+    for page in pages(store, key):
+        ids = [task_id(place.waiting.id) for place in page.places]
+        if id in ids:
+            if before := ids.index(id):
+                after = store.line(key, after, before).next
+            return (after, first + before) if after else (None, 1)
+        after, first = page.next, first + len(ids)
+    return None, 1
+
+
 def waiting_task(services: Services, key: str, place: Place, number: int) -> WaitingTask:
     """Return a task that waits at this place, with its call."""
     call = read_call(services, key, place.waiting.id, place.message)
-    return replace(WaitingTask.of(place.waiting, number), task=call.task, args=call.args)
+    task = WaitingTask.of(place.waiting, number)
+    return replace(task, task=call.task, args=call.args, callers=call.callers)
 
 
 def is_key_of(task: str, key: str) -> bool:
     """Whether a key belongs to this task alone, with any arguments."""
     return without_hash(key) == own_key(task, key[:1])
+
+
+def keys_of(services: Services, task: str, keys: Iterable[str]) -> list[str]:
+    """Return the keys that belong to this task, or that the template of its `key=` can make.
+
+    Other tasks, and `lock()`, may share the latter.
+    """
+    known = services.app.tasks.get(task)
+    options = (services.exclusive(known), services.unique(known))
+    shared = {it.kind: strings_of(it.key) for it in options if it and isinstance(it.key, str)}
+
+    def is_shared(key: str) -> bool:
+        return key[:1] in shared and key[1:2] == "=" and bool(shared[key[:1]].fullmatch(key[2:]))
+
+    return [key for key in keys if is_key_of(task, key) or is_shared(key)]
 
 
 def tasks_with_options(services: Services) -> list[Any]:
@@ -163,13 +226,12 @@ class _View:
 
     def state(self, key: str, snapshot: Snapshot, call: StoredCall) -> KeyState:
         task = task_of(key, self._names)
-        ttl = self._ttl(task, key)
         return KeyState(
             key,
             task,
             call.args_of_key,
             snapshot.state,
-            tuple(self._holder(owner, ttl) for owner in snapshot.holders),
+            tuple(self.holder(key, owner) for owner in snapshot.holders),
             snapshot.others,
             snapshot.waiting,
             snapshot.aside,
@@ -177,9 +239,11 @@ class _View:
             tuple(WaitingTask.of(one, place) for place, one in enumerate(snapshot.line, 1)),
             call.queue,
             snapshot.problem,
+            self._max_waiting(task or call.task, key),
         )
 
-    def _holder(self, owner: Owner, ttl: int | None) -> LockHolder:
+    def holder(self, key: str, owner: Owner) -> LockHolder:
+        ttl = self._ttl(task_of(key, self._names), key)
         since = None if ttl is None or owner.phase != "running" else ttl - owner.remaining
         is_known = since is not None and since >= 0 and owner.remaining > 0
         return replace(
@@ -198,11 +262,17 @@ class _View:
 
     def _ttl(self, name: str | None, key: str) -> int | None:
         """Return the ttl of a task's leases, as this app declares it now."""
-        if name is None:
-            return None
-        services, task = self._services, self._services.app.tasks[name]
+        services, task = self._services, self._services.app.tasks.get(name)
         option = services.exclusive(task) if key[:1] == "x" else services.unique(task)
         return services.ttl(option) if option else None
+
+    def _max_waiting(self, name: str | None, key: str) -> int | None:
+        """Return how many tasks may wait for a key of this task, as this app declares it now."""
+        services, task = self._services, self._services.app.tasks.get(name)
+        option = services.exclusive(task) if key[:1] == "x" else None
+        if option is None or not option.has_line or option.replaces:
+            return None
+        return option.max_waiting or services.settings.exclusive_max_waiting
 
 
 def _some_ids(snapshot: Snapshot) -> list[str]:

@@ -1,4 +1,4 @@
-"""Totals of all keys by task, for monitors: one look at each key, a hundred of them in a request."""
+"""Totals of all keys by task, for monitors."""
 
 from __future__ import annotations
 
@@ -7,19 +7,21 @@ from dataclasses import dataclass, fields
 from typing import TYPE_CHECKING, Final
 
 from celery_exclusive.core.records import NOT_BEGUN, SECOND
+from celery_exclusive.operate.look import Group, look
 from celery_exclusive.operate.states import task_of, tasks_by_key, tasks_with_options
-from celery_exclusive.options.key_text import without_hash
-from celery_exclusive.stores.base import Snapshot, states
 
 if TYPE_CHECKING:
     from celery_exclusive.services import Services
+    from celery_exclusive.stores.base import Snapshot
 
 SHARED: Final = "-"
 """The name of all keys that belong to no single task: strings of `key=` and `lock()`."""
 OTHER: Final = "other"
-"""The name of all tasks beyond the most that are named."""
+"""The name of all tasks that this app does not have, and of those beyond the most that are named."""
 _GREATEST: Final = ("oldest_wait", "longest_line")
 """The fields that are no sums."""
+_ESTIMATED: Final = ("running", "queued", "period")
+"""The fields that are estimates if not all states were read."""
 
 
 @dataclass(slots=True)
@@ -50,39 +52,51 @@ class Totals:
             setattr(self, each.name, max(both) if each.name in _GREATEST else sum(both))
 
 
-def totals(services: Services, most: int) -> dict[str, Totals]:
+def totals(services: Services, most: int) -> tuple[dict[str, Totals], float]:
     """Return the totals of each task that has a key, and of all tasks of the app with options.
+
+    With them the part of the keys whose states were read; see `look`. The holders are estimates then. Dead
+    ones, damaged keys and the oldest wait are of these states alone.
 
     Parameters:
         most: the most tasks that are named, those with the most waiting tasks and holders. The others are
-            counted together, as `OTHER`.
+            counted together, as `OTHER`, and so are keys with the name of a task that this app does not have.
 
     Raises:
         StoreUnavailable: the store does not answer.
         ExclusiveError: it cannot list its keys.
     """
     by_key = tasks_by_key(services)
+
+    def name_of(key: str) -> str:
+        return task_of(key, by_key) or (SHARED if key[1:2] == "=" else OTHER)
+
+    seen = look(services.store, name_of)
     found = defaultdict[str, Totals](Totals, {task.name: Totals() for task in tasks_with_options(services)})
-    for key, snapshot in states(services.store, list(services.store.scan())):
-        found[task_of(key, by_key) or _name_in(key)].add(_of(snapshot))
+    for line in seen.lines.values():
+        found[name_of(line.key)].add(
+            Totals(waiting=line.waiting, aside=line.aside, longest_line=line.waiting)
+        )
+    for group in seen.groups:
+        found[group.name].add(_of(group))
     ranked = sorted(found, key=lambda name: _rank(name, found[name]))
-    if len(ranked) <= most:
-        return dict(found)
     named = {name: found[name] for name in ranked[:most]}
-    rest = named.setdefault(OTHER, Totals())
     for name in ranked[most:]:
-        rest.add(found[name])
-    return named
+        named.setdefault(OTHER, Totals()).add(found[name])
+    return named, seen.ratio
 
 
-def _name_in(key: str) -> str:
-    """Return the name in the key of a task that this app does not know."""
-    return SHARED if key[1:2] == "=" else without_hash(key)[2:]
+def _of(group: Group) -> Totals:
+    found = Totals()
+    for snapshot in group.states.values():
+        found.add(_of_key(snapshot))
+    for name in _ESTIMATED:
+        setattr(found, name, round(getattr(found, name) * group.weight))
+    return found
 
 
-def _of(snapshot: Snapshot) -> Totals:
-    found = Totals(waiting=snapshot.waiting, aside=snapshot.aside, longest_line=snapshot.waiting)
-    found.damaged = int(bool(snapshot.problem))
+def _of_key(snapshot: Snapshot) -> Totals:
+    found = Totals(damaged=int(bool(snapshot.problem)))
     found.running = snapshot.others  # only running tasks share a key
     for owner in snapshot.holders:
         if owner.phase == "period":
@@ -98,5 +112,11 @@ def _of(snapshot: Snapshot) -> Totals:
     return found
 
 
-def _rank(name: str, totals: Totals) -> tuple[int, int, str]:
-    return -(totals.waiting + totals.aside), -(totals.running + totals.queued + totals.period), name
+def _rank(name: str, totals: Totals) -> tuple[bool, int, int, str]:
+    """Return the place of a name. `OTHER` comes last: publishers can forge keys of it."""
+    return (
+        name == OTHER,
+        -(totals.waiting + totals.aside),
+        -(totals.running + totals.queued + totals.period),
+        name,
+    )

@@ -4,23 +4,30 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
-from celery_exclusive.core.claim import task_id
+from celery_exclusive.brokers import is_in_one_process
+from celery_exclusive.core.claim import LAST_CHANCE, task_id
 from celery_exclusive.display import escaped, printable
 from celery_exclusive.errors import OptionError, StoreUnavailable, UnreadableKey, did_you_mean
+from celery_exclusive.messages.namespace import living_workers
 from celery_exclusive.operate import answers
 from celery_exclusive.operate.answers import Answer
+from celery_exclusive.operate.consumers import ask_consumers, queue_of
 from celery_exclusive.operate.finding import busy_key, damaged_keys, key_of_name, keys_of_id
+from celery_exclusive.operate.patience import NoAnswer
 from celery_exclusive.operate.results import result_of
-from celery_exclusive.operate.states import KeyState, key_state, key_states, waiting_task
+from celery_exclusive.operate.states import KeyState, holder_of, key_state, key_states, waiting_task
 from celery_exclusive.options.key_text import own_key
 from celery_exclusive.stores.base import whole_line
-from celery_exclusive.task import WaitingTask, keys_of_call
+from celery_exclusive.task import LockHolder, WaitingTask, keys_of_call
 
 if TYPE_CHECKING:
     from celery_exclusive.options.option import Option
+    from celery_exclusive.reasons import Reason
     from celery_exclusive.services import Services
+    from celery_exclusive.stores.base import Place
 
 
 def why(services: Services, subject: str) -> Answer:
@@ -62,11 +69,11 @@ def why_call(
     keys = keys_of_call(tasks[name], "why", tuple(args), dict(kwargs or {}), headers)
     try:
         seen = {state.key: state for state in key_states(services, keys)}
+        states = [_undamaged(services, seen[key]) for key in keys]
+        busy = [state for state in states if state.state != "free"]
+        return _of_state(services, (busy or states)[0])
     except StoreUnavailable as error:
         return answers.of_outage(error)
-    states = [_undamaged(services, seen[key]) for key in keys]
-    busy = [state for state in states if state.state != "free"]
-    return answers.of_key((busy or states)[0])
 
 
 def why_words(
@@ -96,21 +103,29 @@ def _argument(word: str) -> tuple[str, Any]:
 
 
 def _answer(services: Services, subject: str) -> Answer:
-    store = services.store
-    if key := busy_key(store, subject):
-        return _of_key(services, key)
+    if key := busy_key(services.store, subject):
+        return _of_state(services, key_state(services, key))
     if option := _option(services, subject):
         return _of_name(services, subject, option)
-    known = list(_of_task(services, subject))
-    real = [answer for answer in known if answer.reason != "duplicate"]
-    if real:
-        return min(real, key=_rank)
-    if result := result_of(services, subject):
-        return answers.of_result(subject, result)
+    return _of_id(services, subject)
+
+
+def _of_id(services: Services, subject: str) -> Answer:
+    """Answer for the id of a task, or else for a task of which this app knows only keys."""
+    known = min(_of_task(services, subject), key=_rank, default=None)
+    if known and known.reason != "duplicate":
+        return _compared(services, known, known.waiting or known.holder)
+    silence = None
+    try:
+        if result := result_of(services, subject):
+            return answers.of_result(subject, result)
+    except NoAnswer as error:
+        silence = error
     if known:
-        return known[0]
-    key = key_of_name(store, subject)
-    return _of_key(services, key) if key else _not_known(services, subject)
+        return answers.with_silence(known, silence) if silence else known
+    if key := key_of_name(services.store, subject):
+        return _of_state(services, key_state(services, key))
+    return _not_known(services, subject, silence)
 
 
 def _option(services: Services, name: str) -> Option | None:
@@ -122,16 +137,53 @@ def _option(services: Services, name: str) -> Option | None:
 def _of_name(services: Services, name: str, option: Option) -> Answer:
     """Answer for a task with options whose name is no busy key."""
     if key := key_of_name(services.store, name):
-        return _of_key(services, key)
+        return _of_state(services, key_state(services, key))
     if option.key is not None or not services.store.capabilities.listing:
         raise OptionError(
             f"the keys of task {name!r} do not follow from its name: give the arguments of a call"
         )
-    return answers.of_key(KeyState(own_key(name, option.kind), name))
+    return _of_state(services, KeyState(own_key(name, option.kind), name))
 
 
-def _of_key(services: Services, key: str) -> Answer:
-    return answers.of_key(_undamaged(services, key_state(services, key)))
+def _of_state(services: Services, state: KeyState) -> Answer:
+    """Answer for a key. What it waits for is its first holder or, without one, the first in its line."""
+    answer = answers.of_key(_undamaged(services, state))
+    first = state.holders[0] if state.holders else next(iter(state.line), None)
+    return _compared(services, answer, first)
+
+
+def _compared(services: Services, answer: Answer, task: LockHolder | WaitingTask | None) -> Answer:
+    """Return an answer of the store, or a newer one of the result backend and the workers.
+
+    Only the lease of a run is renewed, and a period ends by the clock. All else the store learned when the
+    task came, and it may not hear what becomes of its message.
+    """
+    if isinstance(task, LockHolder) and (task.is_renewed or task.phase == "period"):
+        return answer
+    try:
+        if task and (result := result_of(services, task.task_id)) and result.is_newer(task.age):
+            return answers.with_result(answer, task.task_id, result)
+        return _with_queue(services, answer)
+    except NoAnswer as silence:
+        return answers.with_silence(answer, silence)
+
+
+def _with_queue(services: Services, answer: Answer) -> Answer:
+    """Return the answer, and whether no worker consumes the queue of a message that no worker has begun."""
+    key = answer.key
+    is_in_queue = answer.reason in ("queued", "offered") or (key and not key.holders)
+    if key is None or answer.is_trouble or not is_in_queue or is_in_one_process(services.app.conf):
+        return answer
+    consumers = ask_consumers(services)
+    usual = queue_of(services.app, services.app.tasks[key.task]) if key.task else None
+    queue = key.queue or usual or ""
+    if consumers is None or consumers.may_take(queue):
+        return answer
+    if not consumers.queues and living_workers(services):
+        return answers.with_silent_workers(answer)
+    return answers.with_queue(
+        answer, queue, has_workers=bool(consumers.queues), is_usual=bool(usual and not key.queue)
+    )
 
 
 def _undamaged(services: Services, state: KeyState) -> KeyState:
@@ -145,41 +197,65 @@ def _of_task(services: Services, id: str) -> Iterator[Answer]:
     store = services.store
     keys = keys_of_id(store, id) if store.capabilities.listing else []
     for state in key_states(services, keys):
-        holder = next((holder for holder in state.holders if holder.task_id == id), None)
-        if holder:
+        if holder := holder_of(services, state, id):
             yield answers.of_holder(state, holder)
-        elif waiting := _place(services, state.key, id):
-            yield answers.of_waiting(state, waiting)
+        else:
+            yield from _of_place(services, state, id)
 
 
-def _place(services: Services, key: str, id: str) -> WaitingTask | None:
-    for number, place in enumerate(whole_line(services.store, key), 1):
+def _of_place(services: Services, state: KeyState, id: str) -> Iterator[Answer]:
+    for number, place in enumerate(whole_line(services.store, state.key), 1):
         if task_id(place.waiting.id) == id:
-            return waiting_task(services, key, place, number)
-    return None
+            task = waiting_task(services, state.key, place, number)
+            yield answers.of_waiting(state, task, is_signed=_is_signed(services, state.key, place))
+            return
 
 
-def _rank(answer: Answer) -> tuple[int, bool]:
-    """A task that waits for its lock holds its unique key meanwhile: what it waits for goes first."""
+def _is_signed(services: Services, key: str, place: Place) -> bool:
+    """Whether a process with these secrets may publish a message. Without one this process cannot say."""
+    with suppress(LookupError):
+        return services.signer.open_parked(place.message, key, place.waiting.id) is not None
+    return True
+
+
+def _rank(answer: Answer) -> tuple[int, bool, bool, bool]:
+    """Return the order of what the store knows of one task, which may have a lock and a unique key.
+
+    It runs, perhaps as the only one that has its last chance; it waits, and holds its unique key meanwhile,
+    or is aside at its lock while it waits for its last chance; it is queued, or its run is dead; its period
+    lasts.
+    """
     holder = answer.holder
-    order = 1 if holder is None else 2 if holder.is_queued or holder.is_dead else 0
-    return order, answer.key is not None and not answer.key.key.startswith("x")
+    if holder is None:
+        order = 1
+    elif holder.phase == "period":
+        order = 3
+    else:
+        order = 0 if holder.is_renewed else 2
+    key = answer.key.key if answer.key else ""
+    has_last_chance, is_unique = holder is not None and key == LAST_CHANCE, key[:1] not in ("x", "")
+    return order, has_last_chance, is_unique, answer.reason == "aside"
 
 
-def _not_known(services: Services, subject: str) -> Answer:
+def _not_known(services: Services, subject: str, silence: NoAnswer | None = None) -> Answer:
     store, conf = services.store, services.app.conf
+    reason: Reason = "backend_down" if silence else "not_ours"
     where = f"{printable(store.url)} (exclusive_prefix {printable(services.settings.exclusive_prefix)})"
     result = "its result backend has no result of it" if conf.result_backend else "it has no result backend"
+    if silence:
+        result = f"{silence}: it may have ended"
     listing = "" if store.capabilities.listing else ", which cannot list its keys: name the key instead"
     hint = did_you_mean(subject, services.app.tasks)
     damaged = damaged_keys(store) if store.capabilities.listing else []
     unread = f". Lock {escaped(damaged[0])} has damaged data, which may name this task" if damaged else ""
+    word = "BACKEND DOWN" if silence else "NOT KNOWN here"
     text = (
-        f"NOT KNOWN here: {printable(subject)} neither holds nor waits for a key in {where}{listing}, and "
+        f"{word}: {printable(subject)} neither holds nor waits for a key in {where}{listing}, and "
         f"{result}{hint if hint != '.' else ''}{unread}. Its message may be in a queue: a store "
         "learns of most calls when a worker receives them. Or its worker has died, and it had acknowledged "
         "early. Or its task has no options, other processes use another store or exclusive_prefix, or it has "
         "ended or was dropped, and its result has expired or was ignored"
     )
     words = ("locks", "why", damaged[0]) if damaged else ("inspect", "query_task", subject)
-    return Answer("not_ours", text, answers.command(*words), is_trouble=True)
+    step = answers.EXAMINE if silence else answers.command(*words)
+    return Answer(reason, text, step, is_trouble=True)

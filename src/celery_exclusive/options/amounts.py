@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import math
-from datetime import datetime, timezone
-from typing import Final, TypeGuard, cast
+from datetime import datetime, timedelta, timezone
+from typing import Any, Final, TypeGuard, cast
 
 from celery.utils.time import maybe_iso8601, maybe_make_aware
 
@@ -18,11 +18,18 @@ LONGEST: Final = 157_766_400
 #: It fits into 32 bits, also when a store looks at twice as many entries.
 MOST: Final = 1_000_000_000
 A_COUNT: Final = f"a whole number from 1 to {MOST}"
+Time = float | timedelta
+"""What users give as a time: seconds, or a timedelta."""
+
+
+def seconds(time: Any) -> Any:
+    """Return the seconds of a timedelta, and any other value as it is, to be checked."""
+    return time.total_seconds() if isinstance(time, timedelta) else time
 
 
 def seconds_from(least: float = MIN_TTL, most: float = LONGEST) -> str:
     """Describe what `is_duration` accepts."""
-    return f"a number of seconds from {least} to {most}"
+    return f"a number of seconds from {least} to {most}, or a timedelta"
 
 
 def is_duration(value: object, at_least: float = MIN_TTL, at_most: float = LONGEST) -> TypeGuard[float]:

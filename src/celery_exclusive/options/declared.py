@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import KW_ONLY, dataclass
-from typing import TYPE_CHECKING, Any, ClassVar, Final, Literal, cast, get_args
+from typing import TYPE_CHECKING, Any, ClassVar, Literal, cast, get_args
 
 from celery_exclusive.core.admission import IN_LINE
 from celery_exclusive.core.claim import FINISHED, PERIOD, WINDOW, UniqueUntil
@@ -11,11 +11,14 @@ from celery_exclusive.errors import shown
 from celery_exclusive.options.amounts import (
     A_COUNT,
     LONGEST,
+    Time,
     is_count,
     is_duration,
     microseconds,
+    seconds,
     seconds_from,
 )
+from celery_exclusive.options.hints import OF_DEBOUNCE, OF_EXCLUSIVE, OF_UNIQUE
 from celery_exclusive.options.option import ALL, Option, explain_wrong_arguments, is_switch
 
 if TYPE_CHECKING:
@@ -98,6 +101,8 @@ class Exclusive(Option):
             `{"skipped": {"key": ..., "existing_id": ...}}`, with the id of the task that holds the key, or of
             the newer task with "latest".
 
+    Each time is seconds or a timedelta.
+
     Raises:
         OptionError: at once if a value or a name is wrong, a time longer than 157,766,400 s (5 years), or a
             count above 1,000,000,000; when the task is registered if the attribute is not called `exclusive`,
@@ -112,11 +117,12 @@ class Exclusive(Option):
     kind: ClassVar[str] = "x"
     without_store: ClassVar[str] = "back to the broker"
     whole_task: ClassVar[str] = "Leave it out for the whole task"
+    elsewhere: ClassVar[dict[str, str]] = OF_EXCLUSIVE
 
     _: KW_ONLY
     limit: int = 1
     on_conflict: OnConflict = "wait"
-    give_up_after: float | None = None
+    give_up_after: Time | None = None
     on_give_up: OnGiveUp = "raise"
     max_waiting: int | None = None
     on_full: OnFull = "raise"
@@ -129,18 +135,37 @@ class Exclusive(Option):
         return self.on_conflict in IN_LINE
 
     @property
+    def longest_wait(self) -> float | None:
+        """The seconds for which a new task waits. None: without end."""
+        kept: float | None = seconds(self.give_up_after)
+        return kept
+
+    @property
     def gives_up_in(self) -> int | None:
         """The microseconds for which a new task waits. None: without end."""
-        return None if self.give_up_after is None else microseconds(self.give_up_after)
+        return None if self.longest_wait is None else microseconds(self.longest_wait)
+
+    @property
+    def ends_waits(self) -> bool:
+        """Whether a task may leave the line without its body."""
+        return self.replaces or self.gives_up_in is not None
 
     @property
     def replaces(self) -> bool:
         """Whether a new task takes the place of the waiting one."""
         return self.on_conflict == "latest"
 
+    @property
+    def may_skip(self) -> bool:
+        return self.replaces or "skip" in (self.on_conflict, self.on_give_up, self.on_full)
+
     def _check_own(self) -> None:
         if not is_count(self.limit):
-            self.refuse(f"limit={shown(self.limit)} must be {A_COUNT}: how many may run at once.")
+            hint = " A call may give its own: exclusive=task.exclusive.replace(limit=2)."
+            self.refuse(
+                f"limit={shown(self.limit)} must be {A_COUNT}: how many may run at once."
+                f"{hint if callable(self.limit) else ''}"
+            )
         self._check_choice(
             "on_conflict",
             get_args(OnConflict),
@@ -189,11 +214,12 @@ class Exclusive(Option):
         )
 
     def _check_give_up_after(self) -> None:
-        seconds = self.give_up_after
+        self._keep_seconds("give_up_after")
+        wait = self.give_up_after
         self._check_choice(
             "on_give_up", get_args(OnGiveUp), "is neither 'raise' (LockHeld) nor 'skip' (without a run)"
         )
-        if seconds is None:
+        if wait is None:
             if self.on_give_up != "raise":
                 self.refuse(
                     f"on_give_up={self.on_give_up!r} is for give_up_after=: without it a task never gives "
@@ -202,12 +228,12 @@ class Exclusive(Option):
             return
         if self.on_conflict in ("skip", "raise"):
             self.refuse(
-                f"give_up_after={shown(seconds)} is for on_conflict='wait', 'latest' or 'reschedule': with "
+                f"give_up_after={shown(wait)} is for on_conflict='wait', 'latest' or 'reschedule': with "
                 f"{self.on_conflict!r} no task waits. Leave one of them out."
             )
-        if not is_duration(seconds, at_least=0) or seconds == 0:
+        if not is_duration(wait, at_least=0) or wait == 0:
             self.refuse(
-                f"give_up_after={shown(seconds)} must be a number of seconds above 0 and up to {LONGEST}, or "
+                f"give_up_after={shown(wait)} must be a number of seconds above 0 and up to {LONGEST}, or "
                 "None for never."
             )
 
@@ -215,9 +241,6 @@ class Exclusive(Option):
 Until = Literal["finished", "started"]
 """The events that end a unique lease: the end of the task, or its start."""
 OnDuplicate = Literal["skip", "raise"]
-_DEBOUNCES: Final = (
-    "is for Debounce(wait=..., max_wait=...), which runs a burst of calls once, after its last call"
-)
 
 
 @dataclass(frozen=True, slots=True, repr=False)
@@ -243,6 +266,10 @@ class UniqueOption(Option):
         """Whether a duplicate call raises an error."""
         return False
 
+    @property
+    def may_skip(self) -> bool:
+        return not self.refuses_duplicates
+
 
 @explain_wrong_arguments
 @dataclass(frozen=True, slots=True, repr=False)
@@ -264,7 +291,8 @@ class Unique(UniqueOption):
     `outcome` "skipped", `existing_id` and `key`; the result of any other call has `outcome` "published". A
     call whose end other code awaits is published all the same, and ends with SUCCESS without its body: a
     member of a chain, group or chord, a call with links or with a `task_id` of its own, and every call whose
-    result goes through `rpc://`.
+    result goes through `rpc://`. With on_conflict="raise" only members of canvases and callbacks are, and
+    they fail with `DuplicateTask`.
 
     Parameters:
         by: the parameter or parameters of the task that make up the key. Default None: all of them,
@@ -285,6 +313,8 @@ class Unique(UniqueOption):
         skip_result: the result of a call that is published and then skipped, any constant that JSON can
             express (None too). Default: `{"skipped": {"key": ..., "existing_id": ...}}`.
 
+    Each time is seconds or a timedelta.
+
     Raises:
         OptionError: as for `Exclusive`; the attribute of the task must be called `unique`.
 
@@ -297,13 +327,13 @@ class Unique(UniqueOption):
     kind: ClassVar[str] = "u"
     names_by_default: ClassVar[tuple[str, ...] | None] = ALL
     whole_task: ClassVar[str] = "For the whole task give it one key='...'"
-    elsewhere: ClassVar[dict[str, str]] = {"wait": _DEBOUNCES, "max_wait": _DEBOUNCES}
+    elsewhere: ClassVar[dict[str, str]] = OF_UNIQUE
 
     _: KW_ONLY
     until: Until = "finished"
-    period: float | None = None
+    period: Time | None = None
     on_conflict: OnDuplicate = "skip"
-    queued_ttl: float | None = None
+    queued_ttl: Time | None = None
 
     @property
     def held_until(self) -> UniqueUntil:
@@ -319,7 +349,7 @@ class Unique(UniqueOption):
             get_args(Until),
             "is neither 'finished' (it has its result) nor 'started' (its body begins)",
         )
-        self._require("period", is_duration, seconds_from())
+        self._require_time("period", seconds_from())
         is_alone = self.until == "finished" and self.ttl is None and self.queued_ttl is None
         if self.period is not None and not is_alone:
             self.refuse(
@@ -331,20 +361,12 @@ class Unique(UniqueOption):
                 "recover=True is for until='finished': no other key guards the run of its task. Leave one of "
                 "them out."
             )
-        self._require("queued_ttl", is_duration, f"{seconds_from()}, or None for exclusive_queued_ttl")
+        self._require_time("queued_ttl", f"{seconds_from()}, or None for exclusive_queued_ttl")
         self._check_choice(
             "on_conflict",
             get_args(OnDuplicate),
             "is neither 'skip' (nothing is published) nor 'raise' (DuplicateTask)",
         )
-
-
-_UNIQUES: Final = (
-    "is for Unique(), which runs the first call of a burst. A window of calls ends by wait= and max_wait="
-)
-_OF_RUNS: Final = (
-    "is for a key that guards a run, and a window of calls ends before its run: give it to exclusive="
-)
 
 
 @explain_wrong_arguments
@@ -381,6 +403,8 @@ class Debounce(UniqueOption):
         skip_result: the result of a call that keeps its own id, any constant that JSON can express (None
             too). Default: `{"skipped": {"key": ..., "existing_id": ...}}`.
 
+    Each time is seconds or a timedelta.
+
     Raises:
         OptionError: as for `Exclusive`; the attribute of the task must be called `unique`. A call with a
             countdown or an eta raises it, too: the window says when its task runs.
@@ -392,24 +416,27 @@ class Debounce(UniqueOption):
 
     kind: ClassVar[str] = "d"
     whole_task: ClassVar[str] = "Leave it out for the whole task"
-    elsewhere: ClassVar[dict[str, str]] = {
-        **dict.fromkeys(("until", "period", "queued_ttl"), _UNIQUES),
-        **dict.fromkeys(("ttl", "recover", "limit", "max_waiting"), _OF_RUNS),
-    }
+    elsewhere: ClassVar[dict[str, str]] = OF_DEBOUNCE
 
     _: KW_ONLY
-    wait: float
-    max_wait: float
+    wait: Time
+    max_wait: Time
 
     @property
     def held_until(self) -> UniqueUntil:
         return WINDOW
 
+    @property
+    def waits(self) -> tuple[int, int]:
+        """The microseconds of `wait` and of `max_wait`."""
+        return microseconds(seconds(self.wait)), microseconds(seconds(self.max_wait))
+
     def _check_own(self) -> None:
         pause, longest = ": the pause after the last call", ", counted from the first call"
         for name, what in (("wait", pause), ("max_wait", longest)):
-            self._require(name, is_duration, f"{seconds_from()}{what} of a burst", is_optional=False)
-        if self.max_wait < self.wait:
+            self._require_time(name, f"{seconds_from()}{what} of a burst", is_optional=False)
+        wait, max_wait = self.waits
+        if max_wait < wait:
             self.refuse(
                 f"max_wait={self.max_wait!r} is below wait={self.wait!r}: the longest time from the first "
                 "call of a burst to its run cannot be shorter than the pause after one call."

@@ -16,8 +16,6 @@ from celery_exclusive.errors import OptionError
 from celery_exclusive.options.canonical import MOST_CHARACTERS, utf8
 
 _KINDS: Final = "xud"
-KINDS = tuple(kind + mark for kind in _KINDS for mark in ":=")
-"""The beginnings of keys."""
 _LONGEST: Final = 200
 """The most bytes after the kind of a key: with a prefix they fit into the 250 of memcached."""
 _HASHED_TEXT: Final = re.compile("~[0-9a-f]{32}")
@@ -53,7 +51,7 @@ def absolute_key(text: str, kind: str = "x") -> str:
 def possible_keys(text: str) -> tuple[str, ...]:
     """Return the keys that a word may mean: a whole key, a key without its kind, a task, a shared string."""
     named = (key(text, kind) for key in (own_key, absolute_key) for kind in _KINDS) if text else ()
-    return (text, *(kind + text for kind in KINDS), *named)
+    return (text, *(kind + mark + text for kind in _KINDS for mark in ":="), *named)
 
 
 def _fitted(text: str, longest: int, hashed: re.Pattern[str]) -> str:

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Iterator
-from typing import Final
+from typing import Any, Final
 
 from celery import Task
 
-from celery_exclusive.errors import OptionError, closest, shown
+from celery_exclusive.errors import Conflict, LockHeld, OptionError, closest, shown
 from celery_exclusive.options.declared import KINDS, NAMES
 from celery_exclusive.seams.celery_app import is_decorated
 
@@ -49,6 +49,17 @@ def refuse_misplaced(cls: type, name: str) -> None:
                 )
         if meant := closest(word, NAMES, _LIKENESS):
             raise OptionError(f"task {name}: {word}={shown(value)} does nothing: did you mean '{meant}='?")
+
+
+def refuse_autoretry(task: Any) -> None:
+    """Raise OptionError if Celery should retry a conflict of the task itself: it retries errors of bodies."""
+    option, errors = getattr(task, "exclusive", None), getattr(task, "autoretry_for", ())
+    if option and option.on_conflict == "raise" and {LockHeld, Conflict}.intersection(errors):
+        raise OptionError(
+            f"task {task.name}: autoretry_for does not see the LockHeld of {option!r}, which comes before "
+            "the body: give it on_conflict='reschedule', which tries again until the key is free, and "
+            "give_up_after= if the task is to fail at last"
+        )
 
 
 def leftovers(cls: type, task_name: str) -> Iterator[str]:

@@ -1,6 +1,7 @@
 """The base of all options of a task: frozen values that are checked when they are made.
 
-This module knows neither Celery nor stores; only `__set_name__` knows that a task class has the option.
+This module knows neither Celery nor stores; only `__set_name__` knows that a task class has the option, and
+`look_for_options` that a worker starts.
 """
 
 from __future__ import annotations
@@ -13,8 +14,11 @@ from functools import wraps
 from typing import TYPE_CHECKING, Any, ClassVar, Final, Literal, NoReturn, TypeVar, cast, get_args
 from weakref import WeakKeyDictionary
 
+from celery.signals import worker_init
+
 from celery_exclusive.errors import OptionError, did_you_mean, shown, warn_of_task
-from celery_exclusive.options.amounts import is_duration, seconds_from
+from celery_exclusive.options.amounts import Time, is_duration, seconds, seconds_from
+from celery_exclusive.options.hints import unknown_option
 from celery_exclusive.seams.celery_app import known_tasks
 
 if TYPE_CHECKING:
@@ -55,12 +59,12 @@ class Option:
     whole_task: ClassVar[str]
     """The code that gives a whole task one key."""
     elsewhere: ClassVar[dict[str, str]] = {}
-    """Parameters that it does not have, and for each one where it belongs."""
+    """Parameters that it does not have, and for each one what to write instead."""
 
     by: Names = None
     _: KW_ONLY
     key: str | Callable[..., str] | None = None
-    ttl: float | None = None
+    ttl: Time | None = None
     on_store_error: OnStoreError | None = None
     recover: bool | None = None
     skip_result: object = NOT_GIVEN
@@ -72,7 +76,7 @@ class Option:
                 "by= and key= are both given. Use by= within the task, key= to share a key between tasks."
             )
         self._check_key()
-        self._require("ttl", is_duration, f"{seconds_from()}, or None for exclusive_ttl")
+        self._require_time("ttl", f"{seconds_from()}, or None for exclusive_ttl")
         self._require("recover", is_switch, "True or False, or None for exclusive_recover")
         self._check_choice(
             "on_store_error",
@@ -99,6 +103,16 @@ class Option:
         if self.skip_result is NOT_GIVEN:
             return {"skipped": {"key": key, "existing_id": existing_id}}
         return self.skip_result
+
+    @property
+    def may_skip(self) -> bool:
+        """Whether a task may end with SUCCESS without its body."""
+        raise NotImplementedError
+
+    @property
+    def hands_on_a_skip(self) -> bool:
+        """Whether the next step of a skipped task gets a result that its author has not chosen."""
+        return self.may_skip and self.skip_result is NOT_GIVEN
 
     @classmethod
     def of(cls, **parameters: Any) -> Self:
@@ -170,6 +184,13 @@ class Option:
         if not (is_good(value) or (is_optional and value is None)):
             self.refuse(f"{name}={shown(value)} must be {expected}.")
 
+    def _require_time(self, name: str, expected: str, *, is_optional: bool = True) -> None:
+        self._keep_seconds(name)
+        self._require(name, is_duration, expected, is_optional=is_optional)
+
+    def _keep_seconds(self, name: str) -> None:
+        object.__setattr__(self, name, seconds(getattr(self, name)))
+
     def _check_choice(self, name: str, choices: tuple[str | None, ...], problem: str) -> None:
         value = getattr(self, name)
         if value not in choices:
@@ -223,12 +244,9 @@ def explain_wrong_arguments(cls: type[T]) -> type[T]:
     @wraps(init)
     def checked(self: T, by: object = None, *more: object, **options: object) -> None:
         for name, value in options.items():
-            if name in cls.elsewhere and value is not None:
-                self.refuse(f"{name}= {cls.elsewhere[name]}.")
-            if name not in known:
+            if name not in known or (name in cls.elsewhere and value is not None):
                 own = [name for name in known if name not in cls.elsewhere]
-                hint = did_you_mean(name, own)
-                self.refuse(f"there is no option {name!r} (there are {', '.join(own)}){hint}")
+                self.refuse(unknown_option(name, own, cls.elsewhere))
         if missing := [f"{name}=..." for name in required if name not in options]:
             self.refuse(f"{' and '.join(missing)} must be given by name.")
         if more:
@@ -261,3 +279,10 @@ def check_declaration(cls: type, name: str, app: object) -> None:
         raise OptionError(problem)
     # Celery copies tasks into every app of the process, also into one that will never run them.
     warn_of_task(problem, getattr(cls, "run", None))
+
+
+@worker_init.connect(weak=False)
+def look_for_options(sender: Any, **_: object) -> None:
+    """Let a worker whose app has no locks look for tasks with options: of other apps, or by annotations."""
+    if sender.app not in apps_with_locks:
+        sender.app.steps["worker"].add("celery_exclusive.worker.without_locks:WithoutLocks")

@@ -19,6 +19,7 @@ from celery_exclusive.options.amounts import (
     is_count,
     is_duration,
     is_number,
+    seconds,
     seconds_from,
 )
 from celery_exclusive.options.key_headers import RESERVED
@@ -46,7 +47,7 @@ class Settings:
         app.conf.update(exclusive_store="redis://locks/1", exclusive_ttl=20)
         CELERY_EXCLUSIVE_TTL = 20                # Django, with config_from_object(..., namespace="CELERY")
 
-    docs/reference/settings.md says what each of them means. Times are seconds.
+    docs/reference/settings.md says what each of them means. Times are seconds, or a timedelta.
 
     Raises OptionError for a value of the wrong type or range, and for any other `exclusive_*` key.
     """
@@ -72,7 +73,8 @@ class Settings:
 
     def __post_init__(self) -> None:
         for each in fields(self):
-            name, value = each.name, getattr(self, each.name)
+            name, value = each.name, seconds(getattr(self, each.name))
+            object.__setattr__(self, name, value)
             if not (value is None and (each.default is None or name == "exclusive_max_deaths")):
                 _check(name, value)
 
@@ -90,7 +92,7 @@ class Settings:
 
     @property
     def secrets(self) -> tuple[str | None, ...]:
-        """All secrets of `exclusive_secret`. The first one signs. Empty if the setting is not set."""
+        """All secrets of `exclusive_secret`. The first one signs, if it is not None. Empty: it is not set."""
         given = self.exclusive_secret
         return () if given is None else (given,) if isinstance(given, str) else tuple(given)
 
@@ -180,11 +182,12 @@ def _shown(name: str, value: object) -> str:
 def _check_secret(value: object) -> None:
     """Check the secrets; no error shows them, since errors are logged."""
     given = list(cast("list[object]", value)) if isinstance(value, (list, tuple)) else [value]
-    secrets = given[:-1] if len(given) > 1 and given[-1] is None else given
+    ends = {0, len(given) - 1} if len(given) > 1 else set[int]()
+    secrets = [it for at, it in enumerate(given) if it is not None or at not in ends]
     if not secrets or not all(isinstance(it, str) and len(it) >= _SHORTEST_SECRET for it in secrets):
         raise OptionError(
             f"setting exclusive_secret must be a string of {_SHORTEST_SECRET} characters or more, or a list "
-            "of such strings, of which the first signs, and whose last may be None: correct it. "
+            "of such strings, of which the first signs, and whose first or last may be None: correct it. "
             "python -c 'import secrets; print(secrets.token_hex())' prints a good one"
         )
 

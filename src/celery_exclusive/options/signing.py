@@ -23,22 +23,25 @@ class Signer:
     signer = Signer(("new secret of 16 or more", "old secret of 16 or more"), "cx")
 
     Without a secret the signer signs nothing and accepts everything. None among the secrets means that
-    messages without a signature are accepted, too, while not all processes have a secret yet. An invalid
-    signature is never accepted.
+    messages without a signature are accepted, too, while not all processes have a secret yet; as the first
+    one, that nothing is signed yet. An invalid signature is never accepted.
     """
 
     def __init__(self, secrets: Sequence[str | None], namespace: str) -> None:
         self._secrets = tuple(secret.encode() for secret in secrets if secret is not None)
         self._accepts_unsigned = None in secrets or not secrets
         self._namespace = namespace
+        self._signs = bool(secrets) and secrets[0] is not None
         self.is_on = bool(self._secrets)
         """Whether there is a secret."""
+        self.fingerprints = [secret and _fingerprint(secret) for secret in secrets] or [None]
+        """What identifies the secrets without them, in their order. None: messages without a signature."""
         self.has_warned_unsigned = False
         """Whether this process has logged a warning of a header without a valid signature."""
 
     def sign_header(self, fields: Mapping[str, Any], task_id: str, task_name: str) -> dict[str, Any]:
         """Return the fields of a header of a message of this task, with their signature."""
-        if not self.is_on:
+        if not self._signs:
             return dict(fields)
         return {**fields, SIGNATURE: self._sign("header", task_id, task_name, _text_of(fields))}
 
@@ -57,7 +60,7 @@ class Signer:
 
     def sign_parked(self, content: bytes, key: str, id: str) -> bytes:
         """Return a message with its signature for this key and id."""
-        if not self.is_on:
+        if not self._signs:
             return content
         return b"%b%b %b" % (_MARK, self._sign("parked", key, id, content).encode(), content)
 
@@ -71,7 +74,7 @@ class Signer:
             return kept if self._accepts_unsigned else None
         if not self.is_on:
             raise LookupError("it is signed, but this process has no exclusive_secret: set it")
-        signature, content = kept[len(_MARK) :][:_HEX], kept[len(_MARK) + _HEX + 1 :]
+        signature, content = kept[len(_MARK) :][:_HEX], without_signature(kept)
         is_ours = self._accepts(signature.decode(errors="replace"), "parked", key, id, content)
         return content if is_ours else None
 
@@ -89,6 +92,15 @@ class Signer:
         """Return all parts, each after its length: different lists of parts make different strings."""
         encoded = map(_encoded, (self._namespace, *parts))
         return b"".join(b"%d:%b," % (len(part), part) for part in encoded)
+
+
+def without_signature(kept: bytes) -> bytes:
+    """Return the message within a parked one, and verify nothing."""
+    return kept[len(_MARK) + _HEX + 1 :] if kept.startswith(_MARK) else kept
+
+
+def _fingerprint(secret: str) -> str:
+    return hmac.digest(secret.encode(), b"fingerprint", "sha256")[:4].hex()
 
 
 def _text_of(fields: Mapping[str, Any]) -> str:

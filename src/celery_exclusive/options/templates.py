@@ -46,6 +46,12 @@ def as_function(name: str, item: object) -> str:
     return f'use a function as key=, such as lambda {name}, **_: f"...{{{name}[{item!r}]}}"'
 
 
+def strings_of(template: str) -> re.Pattern[str]:
+    """Return the pattern of the strings that a template can make."""
+    fields, rest = parse_template(template)
+    return re.compile(".*".join(map(re.escape, [*(field.before for field in fields), rest])), re.DOTALL)
+
+
 @lru_cache(maxsize=1024)
 def parse_template(template: str) -> tuple[tuple[Field, ...], str]:
     """Split "repo:{project.pk}" into its fields and the text behind them, or raise Refused."""

@@ -12,6 +12,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from celery_exclusive import notices
+from celery_exclusive.brokers import is_broker_of
 from celery_exclusive.core.operations import AcquireAlone, Answer, Enqueue, Granted, Held, KeyOperation
 from celery_exclusive.errors import NotDone, StoreRefused, StoreUnavailable, is_away
 from celery_exclusive.leases.attempts import Attempts
@@ -72,7 +73,7 @@ class AskingPublish:
             if self.may_hold:
                 self._undo(error)
             if self.may_be_sent and isinstance(error, StoreUnavailable):
-                raise self._unanswered(error) from error
+                raise self._unanswered(error) from None
             raise
 
     def publish(self) -> Any:
@@ -97,7 +98,7 @@ class AskingPublish:
 
         `how`: the function that sends it, if not `apply` of the store. `sends`: it has the message.
         """
-        was_sent = self.may_be_sent
+        was_sent, self.is_refused = self.may_be_sent, False
         self.may_hold = True  # an interruption may come after the grant
         self.is_unanswered = True
         self.may_be_sent = was_sent or sends
@@ -153,10 +154,12 @@ class AskingPublish:
         return (push and self.push(operation, *push)) or self.ask(operation)
 
     def leads_elsewhere(self, captured: Captured) -> bool:
-        """Whether broker and store are one Redis database, and this call goes to another."""
-        pool = getattr(captured.producer.channel, "pool", None)
-        options = getattr(pool, "connection_kwargs", {})
-        return self.services.has_one_place and address.place(options) != self.services.broker_place
+        """Whether this call goes to another broker than the app's, to which the store's messages go."""
+        if self.services.has_one_place:
+            pool = getattr(captured.producer.channel, "pool", None)
+            return address.place(getattr(pool, "connection_kwargs", {})) != self.services.broker_place
+        is_given = self.message.options.get("producer") is not None
+        return is_given and not is_broker_of(self.services.app, captured.producer.connection)
 
     def prepare_push(self, captured: Captured) -> tuple[Any, str, bytes] | None:
         """Return the arguments of `push`. None: the request cannot push this message."""

@@ -16,7 +16,6 @@ from celery_exclusive import outcomes
 from celery_exclusive.core.claim import publish_id, task_id
 from celery_exclusive.core.operations import Answer, Applied, Enqueue, Held, Parked
 from celery_exclusive.errors import OptionError, StoreError, StoreUnavailable
-from celery_exclusive.options.amounts import microseconds
 from celery_exclusive.options.declared import Debounce
 from celery_exclusive.options.key_headers import own_headers
 from celery_exclusive.outcomes import Subject
@@ -123,12 +122,11 @@ class DebouncedPublish(AskingPublish):
 
         def enter(captured: Captured) -> None:
             self.answer = None
-            if not leads_to_a_queue(captured.encoded):
+            if not leads_to_a_queue(captured.encoded) or self.leads_elsewhere(captured):
                 raise NotSent
             captured.declare()  # first: a broker that is away is an error of a call that has changed nothing
             stored = stored_message(captured.encoded, header).dump()
-            waits = microseconds(self.option.wait), microseconds(self.option.max_wait)
-            self.answer = self.request(Enqueue(window, stored, waits=waits), sends=True)
+            self.answer = self.request(Enqueue(window, stored, waits=self.option.waits), sends=True)
             if not isinstance(self.answer, Parked):
                 raise NotSent
 

@@ -91,18 +91,22 @@ class Message:
     @cached
     def origin(self) -> Origin:
         run, options = current_run.get(), self.options
-        is_awaited = any(map(options.get, OF_MEMBERS)) or (
-            self.services.has_rpc_results and self._waits_for_rpc
+        task_id, retries = options.get("task_id"), options.get("retries")
+        is_refused = self.call.unique is not None and self.call.unique.refuses_duplicates and not retries
+        is_awaited = any(map(options.get, _OF_CANVASES if is_refused else OF_MEMBERS)) or (
+            self.services.has_rpc_results and self._waits_for_rpc and not is_refused
         )
-        task_id = options.get("task_id")
-        if run is None and not is_awaited and not task_id and not options.get("retries"):
+        if run is None and not is_awaited and not task_id and not retries:
             return _PLAIN
         parent = run.task_id if run and run.body_over else None
         own = run if run and run.task_id == task_id else None
-        is_retry = bool(options.get("retries") and (self.previous or own))
+        is_retry = bool(retries and (self.previous or own))
         goes_on = is_retry or own is not None
         is_sent = has_to_be_sent(
-            goes_on=goes_on, is_awaited=is_awaited, has_given_id=bool(task_id), parent=parent
+            goes_on=goes_on,
+            is_awaited=is_awaited,
+            has_given_id=bool(task_id) and not is_refused,
+            parent=parent,
         )
         is_celerys = goes_on or parent is not None or any(map(options.get, _OF_CANVASES))
         return Origin(own, is_retry, is_awaited, is_sent, is_celerys)
@@ -111,12 +115,9 @@ class Message:
     def _waits_for_rpc(self) -> bool:
         """Whether a caller may wait for a result that an rpc backend sends only to this caller.
 
-        The caller of a duplicate would never get the result of the task that holds the key. A caller that
-        gets an error waits for no result.
+        The caller of a duplicate would never get the result of the task that holds the key.
         """
-        wants_none = self.options.get("ignore_result", self.task.ignore_result)
-        is_refused = self.call.unique is not None and self.call.unique.refuses_duplicates
-        return not (wants_none or is_refused)
+        return not self.options.get("ignore_result", self.task.ignore_result)
 
     def order(self, header: Header) -> Exclusive | None:
         """Return the option of a message that joins the line when it is published, and not at a later eta."""

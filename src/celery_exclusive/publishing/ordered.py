@@ -16,7 +16,7 @@ from celery_exclusive import outcomes
 from celery_exclusive.core.operations import Answer, Applied, Enqueue, KeyOperation, Parked, Remove
 from celery_exclusive.errors import StoreError
 from celery_exclusive.messages.header import Header
-from celery_exclusive.messages.stored import StoredMessage
+from celery_exclusive.messages.stored import StoredMessage, queue_of
 from celery_exclusive.options.amounts import microseconds_until
 from celery_exclusive.outcomes import Subject
 from celery_exclusive.publishing.asking import AskingPublish
@@ -79,13 +79,13 @@ class OrderedPublish(AskingPublish):
         if push := self.prepare_push(captured):
             channel, to, payload = push
             signed = self.services.signer.sign_parked(payload, self.key, self.id)
-            enqueue = Enqueue(self.id, signed, *terms)
+            enqueue = Enqueue(self.id, signed, **terms)
             if answer := self.push(enqueue, channel, to, None if signed is payload else payload):
                 self._note_place(answer)
                 return True
         self._has_one_place = False  # if kombu tries again, no request would push the offer that is there
         stored = stored_message(captured.encoded, self.header).dump()
-        enqueue = Enqueue(self.id, stored, *terms)
+        enqueue = Enqueue(self.id, stored, **terms)
         answer = self.request(enqueue, sends=True)
         if answer == Applied(True):
             return False
@@ -99,15 +99,17 @@ class OrderedPublish(AskingPublish):
             if lock_outcome.receivers:
                 outcomes.joined_line(self._subject, answer.position)
 
-    def _terms(self, encoded: Encoded) -> tuple[int, int | None, int | None, bool]:
-        """Return the limit of the line, and the terms on which the message waits there.
+    def _terms(self, encoded: Encoded) -> dict[str, Any]:
+        """Return the limit of the line, the queue, and the terms on which the message waits there.
 
         What goes on with a run does not give up, and replaces no other message.
         """
         option, expires_in = self.option, microseconds_until(encoded.headers.get("expires"))
-        if self.message.origin.run or self.message.options.get("retries"):
-            return option.limit, expires_in, None, False
-        return option.limit, expires_in, option.gives_up_in, option.replaces
+        queue = queue_of(encoded.exchange, encoded.routing_key)
+        terms: dict[str, Any] = {"limit": option.limit, "expires_in": expires_in, "queue": queue}
+        if not (self.message.origin.run or self.message.options.get("retries")):
+            terms |= {"gives_up_in": option.gives_up_in, "replaces": option.replaces}
+        return terms
 
     def _leads_to_a_queue(self, encoded: Encoded) -> bool:
         """Whether a worker can publish this message to its queue again.

@@ -12,6 +12,7 @@ from celery_exclusive.errors import StoreUnavailable
 from celery_exclusive.run import current_run
 from celery_exclusive.system.cached import cached
 from celery_exclusive.system.deadline import REPORT, deadline
+from celery_exclusive.system.off_loop import is_in_loop
 
 if TYPE_CHECKING:
     from celery_exclusive.services import Services
@@ -22,6 +23,8 @@ _LIFE = 60
 """Seconds after which the epoch is read again: a store that has lost its data has a new one."""
 _SILENCE = 0.5
 """Seconds without an answer after which a store counts as silent. An immediate error delays no message."""
+_MOST_KEYS = 10_000
+"""The most keys of refused calls that are remembered."""
 _REMEMBERED = 2
 """Seconds for which a silent store is not asked again for messages that are sent in any case."""
 
@@ -30,12 +33,16 @@ class Publisher:
     """The services of an app, and the facts that its calls have learnt of their store.
 
     `refused_lately`: the names of tasks whose last call was not sent, so that the next one is likely to be
-    another duplicate.
+    another duplicate. `warned_of_skips`: the names of tasks whose next steps may get a skip result, and that
+    the log has named. `waits_behind`: the keys whose last call was refused and may stand behind their holder,
+    each with the time until which another call would change nothing.
     """
 
     def __init__(self, services: Services) -> None:
         self.services = services
         self.refused_lately: set[str] = set()
+        self.warned_of_skips: set[str] = set()
+        self.waits_behind: dict[str, float] = {}
         self._epoch, self._epoch_expires = "", 0.0
         self.impatient_store = ImpatientStore(services)
 
@@ -55,6 +62,14 @@ class Publisher:
         """
         return self.is_fast and hasattr(self.services.store, "begin")
 
+    def note_ordered(self, task: str, key: str, *, is_refused: bool) -> None:
+        """Note whether a call with a place in line was refused its unique key."""
+        (self.refused_lately.add if is_refused else self.refused_lately.discard)(task)
+        if is_refused:
+            if len(self.waits_behind) >= _MOST_KEYS:
+                self.waits_behind.clear()
+            self.waits_behind[key] = time.monotonic() + self.services.settings.exclusive_offer
+
     def epoch(self, store: Any) -> str:
         """Return the epoch of the store, read at most a minute ago.
 
@@ -68,6 +83,8 @@ class Publisher:
         now = time.monotonic()
         if now >= self._epoch_expires:
             notices.store_chosen(self.services)
+            if is_in_loop():
+                notices.blocks_a_loop(self.services)
             self._epoch = store.epoch()
             self._epoch_expires = now + _LIFE
         return self._epoch

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import time
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 from celery.signals import beat_init, before_task_publish
@@ -40,7 +42,12 @@ def refused(
     services, option, run = publisher.services, call.unique, current_run.get()
     if not isinstance(option, Unique) or (run and run.body_over) or any(map(options.get, _SENT_IN_ANY_CASE)):
         return None
-    if before_task_publish.receivers or services.has_rpc_results or services.allows_without(option):
+    if (
+        before_task_publish.receivers
+        or services.has_rpc_results
+        or services.allows_without(option)
+        or (call.exclusive and call.exclusive.ends_waits)  # the task that holds the key may never begin
+    ):
         return None
     key = ""
     try:
@@ -50,6 +57,9 @@ def refused(
                 key = key_of(task.name, task.run, each, args, kwargs, *of_message)
     except (TypeError, OptionError):
         return None
+    is_ordered = call.exclusive and services.order(call.exclusive) == "published"
+    if is_ordered and time.monotonic() >= publisher.waits_behind.get(key, 0):
+        return None  # it stands behind the message that holds the key, which may be lost
     store: Any = services.store
     existing_id = task_id(store.holder(key))
     if not existing_id or (run and existing_id in enclosing_tasks(key)):
@@ -66,7 +76,8 @@ def existing_result(
     existing_id: str,
 ) -> Any:
     """Return the handle of the task that holds the key, for a call that is not sent."""
-    fails = bool(option and option.refuses_duplicates and not _is_beats(options))
+    is_quiet = _process["is_celery_beat"] or is_beats(options.get("headers") or {})
+    fails = bool(option and option.refuses_duplicates and not is_quiet)
     outcomes.not_published(task.name, key, existing_id, fails=fails)
     if fails:
         text = f"task {task.name} was not published: unique key {key} is held by {existing_id}"
@@ -76,9 +87,9 @@ def existing_result(
     return result
 
 
-def _is_beats(options: dict[str, Any]) -> bool:
-    """Whether the publisher is beat, which only logs errors: a duplicate is no error there."""
-    return _process["is_celery_beat"] or bool((options.get("headers") or {}).get("celery_beat_task"))
+def is_beats(headers: Mapping[str, Any]) -> bool:
+    """Whether beat has made the call, which only logs errors: a duplicate is no error there."""
+    return bool(headers.get("celery_beat_task"))
 
 
 def result_of(services: Services, options: dict[str, Any], task_id: str) -> Any:

@@ -21,8 +21,9 @@ from celery_exclusive.publishing.message import Message, NotSent, header_of
 from celery_exclusive.publishing.ordered import OrderedPublish
 from celery_exclusive.publishing.publisher import PUBLISHER
 from celery_exclusive.publishing.refusal import refused
+from celery_exclusive.publishing.skipped_steps import HAS_NEXT_STEP, warn_of_skipped_step
 from celery_exclusive.publishing.unique_publish import UniquePublish
-from celery_exclusive.seams.celery_app import known_tasks
+from celery_exclusive.seams.celery_app import declared_task
 
 if TYPE_CHECKING:
     from celery_exclusive.core.claim import UniqueUntil
@@ -60,7 +61,7 @@ def _send_task(self: Any, name: str, args: Any = None, kwargs: Any = None, *rest
         options.update(zip(_BY_PLACE, rest, strict=False))
         rest = rest[len(_BY_PLACE) :]
     services = publisher.services
-    task = options.get("task_type") or _declared(self, name)
+    task = options.get("task_type") or declared_task(self, name)
     call = pop_call_options(name, task, options)
     send = partial(send_task, name, args, kwargs, *rest)
     if not (call.exclusive or call.unique or call.off):
@@ -85,6 +86,8 @@ def _send(make: Callable[..., Message], options: dict[str, Any], send_task: Call
     header = header_of(message)
     if header is None:
         return _with_outcome(message.task, send_task(**options))
+    if any(map(options.get, HAS_NEXT_STEP)):
+        warn_of_skipped_step(message)
     run = message.inherit_lock(header) if header.exclusive and options.get("retries") else None
     ordered = message.order(header) if header.exclusive and not run else None
     if header.unique and _waits_for_calls(message, header.unique):
@@ -178,10 +181,3 @@ def _with_outcome(task: Any, result: Any) -> Any:
 
 _Sender: Any = type("_Sender", (Celery,), {"send_task": _send_task})
 """Celery's own class, with our `send_task`."""
-
-
-def _declared(app: Any, name: str) -> Any:
-    """Return the task of this name. Pending tasks of the app are made first."""
-    if app.autofinalize and not app.finalized:
-        app.finalize(auto=True)
-    return known_tasks(app).get(name)

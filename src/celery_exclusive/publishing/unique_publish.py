@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any
 
 from celery import Celery
 from celery.app.amqp import AMQP
@@ -24,15 +24,19 @@ from celery_exclusive.core.claim import PERIOD, Claim, publish_id
 from celery_exclusive.core.operations import (
     AcquireAlone,
     Answer,
+    Applied,
     GiveUp,
     Granted,
     KeyOperation,
     Release,
+    StandBehind,
 )
-from celery_exclusive.core.plan import run_plan
+from celery_exclusive.core.plan import Ask, run_plan
 from celery_exclusive.core.publishing import PHASES, Call, Kind, Sending, publish, unpublished
+from celery_exclusive.core.records import NEVER
 from celery_exclusive.errors import DuplicateTask, StoreError
 from celery_exclusive.messages.header import Header
+from celery_exclusive.options.amounts import microseconds
 from celery_exclusive.outcomes import Subject
 from celery_exclusive.publishing.asking import AskingPublish
 from celery_exclusive.publishing.message import NotSent
@@ -100,6 +104,9 @@ class UniquePublish(AskingPublish):
             is_parallel=bool(self.options.get("group_id") or self.options.get("chord")),
             parent=self.header.published_by,
             callers=enclosing_tasks(key),
+            lock=self.header.exclusive,
+            ends_waits=bool(self.message.call.exclusive and self.message.call.exclusive.ends_waits),
+            patience=microseconds(self.services.settings.exclusive_offer) if self.ordered else NEVER,
         )
 
     def publish(self) -> Any:
@@ -109,6 +116,8 @@ class UniquePublish(AskingPublish):
             result = self._send_in_one_call()
         else:
             result = self._send(self._acquire(self.ask))
+        if self.ordered and self.message.publisher.has_one_call:
+            self.message.publisher.note_ordered(self.task.name, self.key, is_refused=result is None)
         if result is None:
             return self._existing_result()
         result.outcome, result.existing_id, result.key = "published", None, self.key
@@ -155,14 +164,11 @@ class UniquePublish(AskingPublish):
     def _acquire(self, ask: Callable[[AcquireAlone], Answer]) -> Sending:
         """Acquire the key, and return the decision about the message."""
         try:
-            if self.is_simple:
-                answer = ask(self.operation)
-                is_granted = isinstance(answer, Granted)
-                sending = _GRANTED if is_granted else run_plan(publish(self.call), lambda _: answer)
-            else:
-                sending = run_plan(
-                    publish(self.call), lambda asked: ask(cast("AcquireAlone", asked.operation))
-                )
+            first = ask(self.operation) if self.is_simple else None
+            is_granted = isinstance(first, Granted)
+            sending = (
+                _GRANTED if is_granted else run_plan(publish(self.call), partial(self._answer, ask, first))
+            )
         except StoreError as error:
             return self._without_key(error)
         self.sending, self.may_hold = sending, sending.may_hold
@@ -171,6 +177,18 @@ class UniquePublish(AskingPublish):
         if sending.kind == "duplicate":
             self.header = replace(self.header, duplicate_of=sending.existing_id)
         return sending
+
+    def _answer(self, ask: Callable[[AcquireAlone], Answer], first: Answer | None, asked: Ask) -> Answer:
+        """Return the answer to a request of the plan; `first`: the one to a request that was sent."""
+        operation = asked.operation
+        if isinstance(operation, StandBehind):
+            try:
+                answer: Answer = self.store.apply(asked.key, operation).answer
+            except StoreError:
+                return Applied(False)
+            return answer
+        assert isinstance(operation, AcquireAlone)  # noqa: S101 - a call asks for nothing else
+        return first if first and not operation.inherits else ask(operation)
 
     def _without_key(self, error: StoreError) -> Sending:
         """Let the message be sent without its key, which its worker acquires if it can, or raise."""

@@ -14,6 +14,13 @@ settings_before_use: Final = attrgetter("_conf")
 """Return the configuration of an app without loading it: it may be an empty one that is replaced later."""
 
 
+def declared_task(app: Any, name: str) -> Any:
+    """Return the task of this name; None if there is none. Pending tasks of the app are made first."""
+    if app.autofinalize and not app.finalized:
+        app.finalize(auto=True)
+    return known_tasks(app).get(name)
+
+
 def wrap_task_factory(app: Any, wrap: Callable[[Any], Any]) -> None:
     """Wrap the method by which an app makes a task of a function."""
     app._task_from_fun = wrap(app._task_from_fun)

@@ -53,16 +53,16 @@ class RequestMixin:
 class TaskMixin:
     """Stands before the class of a task. Celery assigns a tracer whenever it (re)connects."""
 
-    wrapped: Callable[[Callable[..., Any]], Callable[..., Any]]
+    _exclusive_gate: Callable[[Callable[..., Any]], Callable[..., Any]]
     """Return what is called in place of a tracer. Its subclass has this method."""
 
     @property
     def __trace__(self) -> Any:
-        return vars(self).get("_gate")
+        return vars(self).get("_exclusive_trace")
 
     @__trace__.setter
     def __trace__(self, tracer: Any) -> None:
-        vars(self)["_gate"] = tracer and self.wrapped(tracer)
+        vars(self)["_exclusive_trace"] = tracer and self._exclusive_gate(tracer)
 
 
 def wrap_banner(worker: Any, wrap: Callable[..., str]) -> None:

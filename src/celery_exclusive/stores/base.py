@@ -22,7 +22,7 @@ from celery_exclusive.core.operations import (
 )
 from celery_exclusive.core.records import NEVER, NOT_BEGUN
 from celery_exclusive.errors import OptionError, did_you_mean, docs_page
-from celery_exclusive.stores.workers import WorkerRecord
+from celery_exclusive.stores.workers import FORGOTTEN_AFTER, WorkerRecord
 
 __all__ = ["Capabilities", "Cursor", "Page", "Store", "Times", "open_store", "register"]
 
@@ -68,7 +68,8 @@ class Reply:
     * `wake`: stored messages that the caller must republish. `aside`: (key, id) of tasks that stepped aside.
     * `epoch`: the epoch of the store, with every `wake` and with every answer of `reap`. While a node of a
       cluster is silent, it may be the epoch of the key's part, which is as good in a `wake`, or none.
-    * `more`: a sweep was full, so more keys may be due. `unreadable`: (key, problem) of damaged keys.
+    * `more`: a sweep was full, of keys or of bytes of messages, and more keys are due. `swept`: the number of
+      keys that it looked at. `unreadable`: (key, problem) of damaged keys.
     * `time`: the instant of a sweep by the store's clock, also if it came too early. `times`: the instants by
       each clock of a store that has several.
     * `is_repeated`: the request was sent twice, and the first one may have been executed.
@@ -79,10 +80,16 @@ class Reply:
     aside: tuple[tuple[str, str], ...] = ()
     epoch: str = ""
     more: bool = False
+    swept: int = 0
     unreadable: tuple[tuple[str, str], ...] = ()
     time: int = 0
     times: tuple[int, ...] = ()
     is_repeated: bool = False
+
+    @property
+    def size(self) -> int:
+        """The bytes of the messages that it wakes."""
+        return sum(len(wake.message) for wake in self.wake)
 
 
 def as_repeated(reply: Reply, operation: object) -> Reply:
@@ -153,6 +160,27 @@ class Place:
     message: bytes
 
 
+class KeyInLine(NamedTuple):
+    """A key with a line, or with a message that is kept behind its run.
+
+    `waiting`, `aside`: how many tasks wait in line and aside. `is_due`: the time has come at which a sweep
+    has to look at it, for instance since the lease of its run has expired. `age`: the microseconds since the
+    first in line joined it. `is_damaged`: the store knows already that the data of the key cannot be read.
+    """
+
+    key: str
+    waiting: int
+    aside: int
+    is_due: bool
+    age: int = 0
+    is_damaged: bool = False
+
+    @property
+    def all_waiting(self) -> int:
+        """The number of waiting tasks, those aside included."""
+        return self.waiting + self.aside
+
+
 class Cursor(NamedTuple):
     """The end of a page. Tasks aside come after the line; each part is in order of (place, id)."""
 
@@ -218,8 +246,8 @@ class Store(Protocol):
         Only this verb ends a lease with a copy of its message behind it, and not after `recovers_until` by
         the store's clock, since the holders may not have had the time to renew their leases.
 
-        Does nothing (`Applied(False)`) after another reap within the last `every` microseconds. If `limit`
-        keys were due, the reply says that there may be `more`. A damaged key is reported as `unreadable`, and
+        Does nothing (`Applied(False)`) after another reap within the last `every` microseconds. If more
+        keys were due, the reply says that there is `more`. A damaged key is reported as `unreadable`, and
         checked again ten minutes later.
         """
         ...
@@ -235,6 +263,10 @@ class Store(Protocol):
         """
         ...
 
+    def forget_worker(self, worker: WorkerRecord) -> None:
+        """Delete the record of a worker that has kept the namespace and then not started."""
+        ...
+
     def namespace_owner(self, *, adopts: bool = False) -> str:
         """Return the broker that `keep_namespace` would return to another broker, without a change.
 
@@ -242,8 +274,10 @@ class Store(Protocol):
         """
         ...
 
-    def workers(self) -> dict[int, list[WorkerRecord]]:
-        """Return the workers of each number that have kept the namespace within a day, as far as it is known.
+    def workers(self, within: int = FORGOTTEN_AFTER) -> dict[int, list[WorkerRecord]]:
+        """Return the workers of each number that have kept the namespace lately, as far as it is known.
+
+        `within` microseconds, or up to half a minute more; no record is older than a day.
 
         The token of a lease has the number of its worker: see `worker_number`. A store that cannot list its
         keys knows no workers.
@@ -260,6 +294,10 @@ class Store(Protocol):
 
     def inspect_all(self, keys: Sequence[str]) -> list[Snapshot]:
         """Return the states of several keys at one instant; a damaged key has a `problem`."""
+        ...
+
+    def holders(self, key: str) -> list[Owner]:
+        """Return all holders of a key whose leases have not expired, also of one with more than ten."""
         ...
 
     def forget(self, key: str) -> None:
@@ -296,6 +334,22 @@ class Store(Protocol):
 
     def places(self) -> Iterator[tuple[str, str]]:
         """Yield the key and the id of each task that waits, in line or aside."""
+        ...
+
+    def lines(self) -> Iterator[KeyInLine]:
+        """Yield the keys with a line, or with a message behind its run, by an index.
+
+        Of a damaged key the counts may be 0. A key whose line begins or ends meanwhile
+        may be left out, or come twice.
+        """
+        ...
+
+    def keys_of(self, task_id: str) -> Iterator[str]:
+        """Yield the keys that the task with this id holds or waits for, without the states of other keys.
+
+        Raises:
+            ExclusiveError: the store cannot list its keys.
+        """
         ...
 
     def scan(self, prefix: str = "") -> Iterator[str]:

@@ -9,7 +9,7 @@ from celery_exclusive.core.records import Holder, Phase
 from celery_exclusive.errors import shown
 
 _PHASES: Final = get_args(Phase)
-_MOST: Final = 2**63 - 1
+MOST: Final = 2**63 - 1
 
 
 class Damaged(ValueError):
@@ -19,8 +19,14 @@ class Damaged(ValueError):
 def check_numbers(*numbers: Any) -> None:
     """Raise Damaged unless all are whole numbers that a column of a database can hold."""
     for number in numbers:
-        if not isinstance(number, int) or abs(number) > _MOST:
+        if not isinstance(number, int) or abs(number) > MOST:
             raise Damaged(f"{shown(number)} is no whole number of 64 bits")
+
+
+def check_within(least: int, number: Any, most: int) -> None:
+    check_numbers(number)
+    if not least <= number <= most:
+        raise Damaged(f"{number} is not from {least} to {most}")
 
 
 def check_type(kind: type[bytes | str], value: Any) -> None:

@@ -34,27 +34,32 @@ def open_django(url: str, *, prefix: str, **times: int) -> Store:
     connection cannot see a SQLite database in memory, as tests have it: then locks are in memory, too.
 
     Parameters:
-        url: `django://default`.
+        url: `django://default`. For PostgreSQL it may end with `?tables_of=ROLE`, as of `PostgresStore`.
 
     Raises:
         OptionError: there is no such alias, or its database cannot keep locks.
     """
     alias = alias_of(url)
     vendor = vendor_of(alias)
+    if url != f"{SCHEME}{alias}" and vendor != "postgresql":
+        raise OptionError(
+            f"exclusive_store: {url}: only tables of PostgreSQL have owners: leave out tables_of"
+        )
     if vendor == "sqlite" and _connection(alias).is_in_memory_db():
         store = make_store(f"memory://django-{alias}", prefix=prefix, **times)
         store.url = f"{url} (SQLite in memory)"
         return store
-    made = _make(alias, vendor, prefix=prefix, **times)
+    made = _make(url, vendor, prefix=prefix, **times)
     if has_app():
-        database = "" if alias == "default" else f" celery_exclusive --database={alias}"
-        made.made_by = f"python manage.py migrate{database}"
+        database = "" if alias == "default" else f" --database={alias}"
+        made.made_by = f"python manage.py migrate{database and f' celery_exclusive{database}'}"
+        made.unmade_by = f"python manage.py migrate celery_exclusive zero{database}"
     return made
 
 
 def alias_of(url: str) -> str:
     """Return the alias that a URL names."""
-    alias = url.partition("://")[2]
+    alias = url.partition("://")[2].partition("?tables_of=")[0]
     if not alias or set(alias) & set("/?@:"):
         raise OptionError(
             "exclusive_store: a django:// URL is an alias of settings.DATABASES and nothing else: write "
@@ -90,7 +95,7 @@ def definitions(alias: str) -> list[str]:
     vendor = vendor_of(alias)
     if vendor == "sqlite":  # perhaps in memory
         return sqlite_tables.statements()
-    store: Any = _make(alias, vendor)
+    store: Any = _make(f"{SCHEME}{alias}", vendor)
     return list(store.definitions())
 
 
@@ -125,8 +130,8 @@ def _parameters(alias: str) -> dict[str, Any]:
         raise OptionError(f"exclusive_store: django://{alias}: {error}") from error
 
 
-def _make(alias: str, vendor: str, **options: Any) -> ServerStore | SqliteStore:
-    url = f"django://{alias}"
+def _make(url: str, vendor: str, **options: Any) -> ServerStore | SqliteStore:
+    alias = alias_of(url)
     if vendor in _SERVERS:
         make = cast("type[ServerStore]", factory_of(f"{vendor}://"))
         server = make(url, parameters=partial(_SERVERS[vendor], alias), **options)

@@ -9,14 +9,35 @@ from heapq import nsmallest
 from operator import itemgetter
 
 from celery_exclusive.core.key_state import named, owner, waiting
-from celery_exclusive.core.operations import Acquire, Applied, Enqueue, Operation, Reap, Renew, ids_of
-from celery_exclusive.core.records import NAMED, NEVER, SECOND, SENT, SENT_LIFE, Document, Entry, Holder, Line
+from celery_exclusive.core.operations import (
+    Acquire,
+    Applied,
+    Enqueue,
+    Operation,
+    Owner,
+    Reap,
+    Renew,
+    ids_of,
+)
+from celery_exclusive.core.records import (
+    NAMED,
+    NEVER,
+    SECOND,
+    SENT,
+    SENT_LIFE,
+    WOKEN_AT_ONCE,
+    Document,
+    Entry,
+    Holder,
+    Line,
+)
 from celery_exclusive.core.step import Transition, step
 from celery_exclusive.errors import StoreUnavailable, UnreadableKey
 from celery_exclusive.stores.base import (
     TASKS_PER_PAGE,
     Capabilities,
     Cursor,
+    KeyInLine,
     Page,
     Place,
     Reply,
@@ -99,14 +120,20 @@ class Change:
 def sweep(
     keys: Sequence[str] | None, limit: int, look_at: Callable[[str], Reply], epoch: str, time: int
 ) -> Reply:
-    """Reap these keys, one by one; None: another process reaped recently."""
-    replies = [look_at(key) for key in keys or ()]
+    """Reap `limit` of these keys, one by one; None: another process reaped recently."""
+    replies, size, due = list[Reply](), 0, keys or ()
+    for key in due[:limit]:
+        if size > WOKEN_AT_ONCE:
+            break
+        replies.append(look_at(key))
+        size += replies[-1].size
     return Reply(
         Applied(keys is not None),
         tuple(wake for reply in replies for wake in reply.wake),
         tuple(aside for reply in replies for aside in reply.aside),
         epoch,
-        more=0 < limit <= len(replies),
+        more=len(replies) < len(due),
+        swept=len(replies),
         unreadable=tuple(pair for reply in replies for pair in reply.unreadable),
         time=time,
     )
@@ -122,6 +149,11 @@ def snapshot(loaded: Loaded) -> Snapshot:
     counts = loaded.line.waiting, loaded.aside
     limit = document.limit if shown or any(counts) else 1
     return Snapshot(holders, *counts, others=others, line=line, limit=limit)
+
+
+def living(holders: Iterable[Holder], now: int) -> list[Owner]:
+    """Return the holders whose leases have not expired."""
+    return [owner(holder, now) for holder in holders if holder.expiry > now]
 
 
 def page_of_line(
@@ -189,6 +221,14 @@ class DocumentStore(ABC):
         """Yield the key and the id of each entry in line or aside."""
 
     @abstractmethod
+    def lines(self) -> Iterator[KeyInLine]:
+        """Yield the keys that have entries."""
+
+    @abstractmethod
+    def keys_of(self, task_id: str) -> Iterator[str]:
+        """Yield the keys that the task with this id holds or waits for."""
+
+    @abstractmethod
     def scan(self, prefix: str = "") -> Iterator[str]:
         """Yield the keys that have a holder or a line."""
 
@@ -210,7 +250,7 @@ class DocumentStore(ABC):
         return [self.apply(key, operation).answer == Applied(True) for key, operation in leases]
 
     def reap(self, limit: int = 100, every: int = 0, *, recovers_until: int = NEVER) -> Reply:
-        keys, empty, reap = self.due(limit, every), self.load(""), Reap(recovers_until)
+        keys, empty, reap = self.due(limit + 1, every), self.load(""), Reap(recovers_until)
         return sweep(keys, limit, lambda key: self.apply(key, reap), empty.document.epoch, empty.now)
 
     def forget(self, key: str) -> None:
@@ -226,10 +266,12 @@ class DocumentStore(ABC):
     ) -> str:
         return broker
 
+    def forget_worker(self, worker: WorkerRecord) -> None: ...  # noqa: B027 - it knows none
+
     def namespace_owner(self, *, adopts: bool = False) -> str:  # noqa: ARG002 - shared stores know it
         return ""
 
-    def workers(self) -> dict[int, list[WorkerRecord]]:
+    def workers(self, within: int = 0) -> dict[int, list[WorkerRecord]]:  # noqa: ARG002
         return {}
 
     def prefixes(self) -> Iterator[str]:
@@ -243,6 +285,10 @@ class DocumentStore(ABC):
 
     def inspect_all(self, keys: Sequence[str]) -> list[Snapshot]:
         return [self._look(key) for key in keys]
+
+    def holders(self, key: str) -> list[Owner]:
+        loaded = self.load(key)
+        return living(loaded.document.holders, loaded.now)
 
     def messages_of(self, tasks: Sequence[tuple[str, str]]) -> list[bytes]:
         found = (self.messages(key, [id]).get(id) for key, id in tasks)

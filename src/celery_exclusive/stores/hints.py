@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from urllib.parse import quote
+
 ALIVE = "check that it runs and that its URL is right"
 LOGIN = "correct user and password in its URL"
 NO_DATABASE = "create it, or correct the URL"
@@ -21,3 +23,12 @@ TOO_LONG = "shorten the task's id, or exclusive_prefix: an index cannot hold the
 
 def too_old(url: str, server: str, oldest: str) -> str:
     return f"exclusive_store: {url} is {server}, too old: it must be {oldest} or newer"
+
+
+def foreign(url: str, owners: list[str]) -> str:
+    return (
+        f"exclusive_store: {url} has tables exclusive2_* that belong to {', '.join(owners)}, whose triggers "
+        "would run with the rights of this user: if you trust that, write "
+        f"?tables_of={quote(','.join(owners))} into the URL; else let the owner of the database own them "
+        "(ALTER TABLE ... OWNER TO ...), or drop them"
+    )

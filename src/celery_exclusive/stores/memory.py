@@ -10,6 +10,8 @@ from itertools import islice
 from secrets import token_hex
 from threading import Lock
 
+from celery_exclusive.core import claim
+from celery_exclusive.core.operations import Owner
 from celery_exclusive.core.records import (
     ENDED_AT_ONCE,
     NAMED,
@@ -23,8 +25,15 @@ from celery_exclusive.core.records import (
     readable,
 )
 from celery_exclusive.seams.python import native
-from celery_exclusive.stores.base import TASKS_PER_PAGE, Capabilities, Cursor, Page, Times
-from celery_exclusive.stores.document_store import CLOCK_MARGIN, Change, DocumentStore, Loaded, page_of_line
+from celery_exclusive.stores.base import TASKS_PER_PAGE, Capabilities, Cursor, KeyInLine, Page, Times
+from celery_exclusive.stores.document_store import (
+    CLOCK_MARGIN,
+    Change,
+    DocumentStore,
+    Loaded,
+    living,
+    page_of_line,
+)
 from celery_exclusive.stores.workers import FORGOTTEN_AFTER, WorkerRecord, by_number
 
 
@@ -32,6 +41,7 @@ from celery_exclusive.stores.workers import FORGOTTEN_AFTER, WorkerRecord, by_nu
 class _Key:
     limit: int = 1
     deadline: int = NEVER
+    queue: str = ""
     version: int = 0
     due: int | None = None
     holders: dict[str, Holder] = field(default_factory=dict)
@@ -113,9 +123,16 @@ class MemoryStore(DocumentStore):
             first, held = kept.first_holders(ids, now), len(kept.holders)
             holders, unread, unread_expiry = readable(first, held, ids, now)
             document = Document(
-                kept.limit, memory.fence, holders, memory.epoch, kept.deadline, unread, unread_expiry
+                kept.limit,
+                memory.fence,
+                holders,
+                memory.epoch,
+                kept.deadline,
+                unread,
+                unread_expiry,
+                kept.queue,
             )
-            count = reach(document, limit)
+            count = reach(document, limit, ids, now)
             own = kept.entries.get(id)
             until, token = kept.tombstones.get(id, (0, ""))
             entries = kept.entries.values()
@@ -153,7 +170,7 @@ class MemoryStore(DocumentStore):
             memory.keys[key] = kept
             kept.version = memory.version
             kept.limit, kept.deadline = transition.document.limit, transition.document.deadline
-            kept.due = transition.due
+            kept.due, kept.queue = transition.due, transition.document.queue
             changed, ended = change.leases
             for ended_id in ended:
                 kept.let_go(ended_id)
@@ -171,6 +188,11 @@ class MemoryStore(DocumentStore):
             if kept.is_idle:
                 del memory.keys[key]
             return True
+
+    def holders(self, key: str) -> list[Owner]:
+        with self._memory.lock:
+            kept = self._memory.keys.get(key) or _Key()
+            return living(kept.holders.values(), self.clock())
 
     def messages(self, key: str, ids: Sequence[str]) -> dict[str, bytes]:
         with self._memory.lock:
@@ -212,6 +234,27 @@ class MemoryStore(DocumentStore):
             kept = [(key, entry) for key, it in self._memory.keys.items() for entry in it.entries.values()]
         return ((key, entry.id) for key, entry in kept if entry.state != "behind")
 
+    def lines(self) -> Iterator[KeyInLine]:
+        with self._memory.lock:
+            now = self.clock()
+            found = [
+                KeyInLine(
+                    key,
+                    len(kept.waiting),
+                    sum(entry.state == "aside" for entry in kept.entries.values()),
+                    kept.due is not None and kept.due <= now,
+                    max(now - kept.waiting[0][0], 0) if kept.waiting else 0,
+                )
+                for key, kept in self._memory.keys.items()
+                if kept.entries
+            ]
+        return iter(found)
+
+    def keys_of(self, task_id: str) -> Iterator[str]:
+        with self._memory.lock:
+            ids = {key: {*kept.holders, *kept.entries} for key, kept in self._memory.keys.items()}
+        return (key for key, its in ids.items() if task_id in map(claim.task_id, its))
+
     def keep_namespace(
         self, broker: str, life: int, worker: WorkerRecord | None = None, *, adopts: bool = False
     ) -> str:
@@ -220,11 +263,16 @@ class MemoryStore(DocumentStore):
                 self._memory.workers[worker.text] = self.clock() + FORGOTTEN_AFTER
         return super().keep_namespace(broker, life, adopts=adopts)
 
-    def workers(self) -> dict[int, list[WorkerRecord]]:
+    def forget_worker(self, worker: WorkerRecord) -> None:
+        with self._memory.lock:
+            self._memory.workers.pop(worker.text, None)
+
+    def workers(self, within: int = FORGOTTEN_AFTER) -> dict[int, list[WorkerRecord]]:
         memory, now = self._memory, self.clock()
         with memory.lock:
             memory.workers = {text: until for text, until in memory.workers.items() if until > now}
-            return by_number(memory.workers)
+            since = now + FORGOTTEN_AFTER - within
+            return by_number(text for text, until in memory.workers.items() if until > since)
 
     def times(self) -> Times:
         with self._memory.lock:

@@ -1,1 +1,1 @@
-"""For tests: the conformance kit for stores."""
+"""For your own tests: the `lock_store` fixture."""

@@ -1,4 +1,4 @@
-"""The pytest plugin: fixtures for tests of tasks with options, and the marks of the conformance kit."""
+"""The pytest plugin: the fixture for tests of tasks with options."""
 
 from __future__ import annotations
 
@@ -10,14 +10,6 @@ if TYPE_CHECKING:
     from celery_exclusive.testing.lock_store import LockStore
 
 __all__ = ["lock_store"]
-
-
-def pytest_configure(config: pytest.Config) -> None:
-    """Register the marks of the conformance kit: each of its tests may say what it promises."""
-    config.addinivalue_line("markers", "promise(text, **facts): what this test proves")
-    config.addinivalue_line(
-        "markers", "proves(*names): the promises of other tests that this test proves, too"
-    )
 
 
 @pytest.fixture

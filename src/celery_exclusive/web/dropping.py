@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
-from celery_exclusive import notices
 from celery_exclusive.display import escaped
 from celery_exclusive.operate.dropping import Dropper, Found
 from celery_exclusive.web.exchange import Refused, Request, Response
@@ -46,11 +45,13 @@ def drop(services: Services, request: Request) -> Response:
     if not (reason := reason_of(given)):
         raise Refused(400, "A drop needs a reason.")
     dropper = Dropper(services, reason=reason)
-    for _, places in found.places():
-        dropper.drop(key, places)
+    try:
+        for _, places in found.places():
+            dropper.drop(key, places)
+    finally:
+        dropper.record(request.access.user)
     if not dropper.dropped:
         raise Refused(409, f"Task {id} has left the line of {escaped(key)} before.")
     said = f"Dropped {id}, which ends as REVOKED."
-    notices.dropped_by_operator(key, id, request.access.user, reason)
     request.access.note(key, f"{said} Reason: {reason}")
     return done_page(services, request, "Dropped", key, said, *dropper.problems)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final, Protocol
 
@@ -28,14 +28,15 @@ class Access(Protocol):
     """The rights of a visitor.
 
     * `user`: the name in the log of actions.
-    * `may_change`: whether actions are shown to the visitor, and accepted.
+    * `rights`: the actions that are shown to the visitor, and accepted: "release", "drop", and "force" to
+      release what a task holds.
     * `has_sessions`: whether the visitor has signed in here, and can sign out.
     """
 
     @property
     def user(self) -> str: ...
     @property
-    def may_change(self) -> bool: ...
+    def rights(self) -> Collection[str]: ...
     @property
     def has_sessions(self) -> bool: ...
     def proof(self) -> Html:

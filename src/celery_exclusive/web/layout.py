@@ -90,7 +90,7 @@ def _foot(services: Services, request: Request, *, refreshes: bool) -> Html:
     parts = [where, fill("<span>as of {}</span>", now)]
     if refreshes:
         parts.append(_refresh(request))
-    if not request.access.may_change:
+    if not request.access.rights:
         parts.append(Html("<span>read-only</span>"))
     if request.access.has_sessions:
         parts.append(fill(_SIGN_OUT, proof=request.access.proof(), user=request.access.user))

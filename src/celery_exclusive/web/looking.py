@@ -11,7 +11,7 @@ from celery_exclusive.display import escaped, unescaped
 from celery_exclusive.errors import OptionError, UnreadableKey
 from celery_exclusive.operate.finding import keys_that_begin
 from celery_exclusive.operate.problems import Problem, overview
-from celery_exclusive.operate.states import KeyState, key_state, key_states, line_page
+from celery_exclusive.operate.states import KeyState, key_state, key_states, line_page, page_of
 from celery_exclusive.operate.why import why as answer_to
 from celery_exclusive.operate.why import why_words
 from celery_exclusive.stores.base import Cursor
@@ -64,6 +64,8 @@ _FILTER: Final = """<form class="filter" action="keys" method="get" role="search
 <button>Filter</button>
 </form>
 <p class="orders">Sorted: {orders}</p>"""
+_PART: Final = """<p>There are too many keys to read the state of each. The number of holders is an estimate,
+and keys that are not listed may have problems, too.</p>"""
 _LINE: Final = """<section id="line"><h2>Line</h2>{}
 <nav class="pages" aria-label="Pages of the line">{}</nav></section>"""
 
@@ -75,8 +77,9 @@ def problems(services: Services, request: Request) -> Response:
     found = overview(services.store)
     numbers = {"Keys": found.keys, "Holders": found.holders, "Waiting tasks": found.waiting}
     main = fill(
-        "<h1>Problems</h1>{}{}",
+        "<h1>Problems</h1>{}{}{}",
         facts({name: f"{number:,}" for name, number in numbers.items()}),
+        Html("" if found.ratio == 1 else _PART),
         join(_problem(services, kind, found.problems[kind]) for kind in _PROBLEMS if kind in found.problems)
         or Html('<p class="answer good">No key needs a person.</p>'),
     )
@@ -114,7 +117,7 @@ def key(services: Services, request: Request) -> Response:
     """Show one key: what holds it, and its line."""
     state = key_state(services, named_key(request.query))
     parts = [state_text(state, services.store.url), key_facts(state)]
-    if request.access.may_change and (state.holders or state.problem):
+    if "release" in request.access.rights and (state.holders or state.problem):
         parts.append(fill("<p>{}</p>", button("release", "Release…", key=escaped(state.key))))
     if state.holders:
         parts.append(fill("<section><h2>Holders</h2>{}</section>", holder_table(state)))
@@ -132,8 +135,11 @@ def why(services: Services, request: Request) -> Response:
     status = 200
     try:
         answer = _answer(services, subject)
-        status = 503 if answer.reason == "store_down" else 200
+        status = 503 if answer.reason in ("store_down", "backend_down") else 200
         about = fill("<p>{}</p>", key_link(answer.key)) if answer.key else EMPTY
+        if answer.key and answer.waiting:
+            name, id = escaped(answer.key.key), answer.waiting.task_id
+            about = fill("{}<p>{}</p>", about, link("key", "Show its place in the line", key=name, task=id))
         if answer.reason == "not_ours":  # it may be an argument, such as a tenant
             about = fill(
                 "<p>{}</p>", link("keys", "Look for this text in the keys and their arguments", q=subject)
@@ -195,15 +201,16 @@ def _problem(services: Services, kind: Problem, names: list[str]) -> Html:
 def _line(services: Services, request: Request, state: KeyState) -> Html:
     query, name = request.query, escaped(state.key)
     first, after = _number(query.get("from", "1")), _cursor(query.get("after"))
+    if id := query.get("task"):
+        after, first = page_of(services, state.key, id)
     tasks, following = line_page(services, state.key, after, first, ROWS)
     links = [link("key", "First page", key=name)] if after else []
     if following:
         place = f"{int(following.is_aside)}.{following.place}.{escaped(following.id)}"
         links.append(link("key", "Next page", key=name, after=place, **{"from": first + len(tasks)}))
     caption = _range(first - 1, len(tasks), state.all_waiting)
-    return fill(
-        _LINE, line_table(caption, state.key, tasks, may_drop=request.access.may_change), join(links, " ")
-    )
+    may_drop = "drop" in request.access.rights
+    return fill(_LINE, line_table(caption, state.key, tasks, may_drop=may_drop), join(links, " "))
 
 
 def _its_keys(services: Services, subject: str) -> Html:

@@ -139,7 +139,7 @@ def _facts_of(task: WaitingTask) -> Iterator[str]:
     if task.over is not None:
         yield f"the newer task {task.over} has taken its place" if task.over else "its wait is over"
     elif task.is_aside:
-        yield f"no worker accepted its {task.offers} offers"
+        yield f"no worker accepts or publishes it, after {task.offers} offers"
     else:
         yield f"on the way to a worker, offer {task.offers}" if task.is_offered else "waits"
     if task.not_before is not None:

@@ -41,6 +41,8 @@ def release(services: Services, request: Request) -> Response:
     if not (state.holders or state.problem):
         raise Refused(404 if given is None else 409, f"No task holds {escaped(state.key)}.")
     forced = _needs_force(state)
+    if forced and "force" not in request.access.rights:
+        raise Refused(403, f"{escaped(state.key)} is held, and you have no right to release it by force.")
     if given is None:
         return _ask(services, request, state, forced=forced)
     if given.get("seen") != _seen(state):

@@ -6,6 +6,7 @@ import ipaddress
 import socket
 from contextlib import suppress
 from socketserver import ThreadingMixIn
+from threading import Lock
 from typing import Any, Final
 from wsgiref.simple_server import WSGIRequestHandler, WSGIServer
 
@@ -21,13 +22,32 @@ class Server(ThreadingMixIn, WSGIServer):
 
     daemon_threads = True
     request_queue_size = 128
+    _most_connections = 200
 
     def __init__(self, host: str, port: int, application: Any) -> None:
         if ":" in host:
             self.address_family = socket.AF_INET6
+        self._connections: dict[Any, None] = {}
+        self._lock = Lock()
         super().__init__((host, port), _Handler)
         self.set_app(application)
         self.url = f"http://{f'[{host}]' if ':' in host else host}:{self.server_port}/"
+
+    def process_request(self, request: Any, client_address: Any) -> None:
+        """Serve a connection in a thread. Of too many the oldest one ends: most likely it says nothing."""
+        with self._lock:
+            self._connections[request] = None
+            if len(self._connections) > self._most_connections:
+                oldest = next(iter(self._connections))
+                del self._connections[oldest]
+                with suppress(OSError):
+                    oldest.shutdown(socket.SHUT_RDWR)
+        super().process_request(request, client_address)
+
+    def shutdown_request(self, request: Any) -> None:
+        with self._lock:
+            self._connections.pop(request, None)
+        super().shutdown_request(request)
 
 
 class _Handler(WSGIRequestHandler):

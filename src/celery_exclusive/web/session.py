@@ -17,16 +17,18 @@ COOKIE: Final = "celery_exclusive_locks"
 LASTS: Final = 12 * 3_600
 """The seconds after which a visitor has to sign in again."""
 SHORTEST_TOKEN: Final = 16
+ALL_RIGHTS: Final = frozenset({"release", "force", "drop"})
 _PROOF: Final = "proof"
 
 
 class Session:
     """The access of a visitor with a cookie. No process remembers it: the token of the page signs it."""
 
-    has_sessions = may_change = True
+    has_sessions = True
 
     def __init__(self, token: str, cookie: str, user: str) -> None:
-        self._token, self._cookie, self.user = token, cookie, user
+        self._token, self.cookie, self.user = token, cookie, user
+        self.rights = ALL_RIGHTS
 
     @classmethod
     def begin(cls, token: str, user: str) -> tuple[str, Session]:
@@ -41,18 +43,23 @@ class Session:
         content, _, signature = cookie.rpartition(".")
         if not hmac.compare_digest(signature.encode(), _signature(token, "session", content).encode()):
             return None
-        expires, _, user = content.split(".", 2)
-        return cls(token, cookie, unquote(user)) if int(expires) > time.time() else None
+        user = content.split(".", 2)[2]
+        session = cls(token, cookie, unquote(user))
+        return session if session.expires > time.time() else None
+
+    @property
+    def expires(self) -> int:
+        return int(self.cookie.partition(".")[0])
 
     def proof(self) -> Html:
         return fill(
             '<input type="hidden" name="{}" value="{}">',
             _PROOF,
-            _signature(self._token, "form", self._cookie),
+            _signature(self._token, "form", self.cookie),
         )
 
     def is_proven(self, form: Mapping[str, str]) -> bool:
-        expected = _signature(self._token, "form", self._cookie)
+        expected = _signature(self._token, "form", self.cookie)
         return hmac.compare_digest(form.get(_PROOF, "").encode(), expected.encode())
 
     def note(self, key: str, text: str) -> None:
@@ -62,8 +69,9 @@ class Session:
 class Reader:
     """The access of visitors of a page without a token: they may look, and change nothing."""
 
-    has_sessions = may_change = False
+    has_sessions = False
     user = ""
+    rights = frozenset[str]()
 
     def proof(self) -> Html:
         return EMPTY

@@ -8,6 +8,7 @@ from urllib.parse import parse_qsl
 
 from celery_exclusive import notices
 from celery_exclusive.web import site
+from celery_exclusive.web.door import PAUSE, TRIES, Door
 from celery_exclusive.web.exchange import Refused, Request, Response
 from celery_exclusive.web.layout import bare_page
 from celery_exclusive.web.markup import EMPTY, Html, fill, url
@@ -16,6 +17,7 @@ from celery_exclusive.web.session import COOKIE, LASTS, Session, is_token
 if TYPE_CHECKING:
     from celery_exclusive.services import Services
 
+PAGES: Final = ("sign-in", "sign-out")
 _LONGEST_NAME: Final = 50
 _FORM: Final = """<h1>Locks</h1>{problem}
 <form class="action" action="sign-in" method="post">
@@ -29,31 +31,46 @@ _FORM: Final = """<h1>Locks</h1>{problem}
 
 
 def respond(
-    services: Services, request: Request, token: str, session: Session | None, *, is_safe: bool
+    services: Services,
+    request: Request,
+    token: str,
+    session: Session | None,
+    door: Door,
+    address: str,
+    *,
+    is_safe: bool,
 ) -> Response:
     """Return the page that a visitor asks for, or else the one to sign in. `is_safe`: the page has HTTPS."""
     if request.page == "sign-in" and request.form is not None:
-        return _sign_in(request.form, token, is_safe=is_safe)
+        return _sign_in(request.form, token, door, address, is_safe=is_safe)
     if session is None:
         is_page = request.form is None and (request.page in site.LOOKING or request.page in site.ACTING)
         return _form(url(request.page, **request.query) if is_page else "", "")
     if request.page == "sign-out":
         if request.form is None or not session.is_proven(request.form):
             raise Refused(403, "Use the button to sign out.")
-        return _moved("./", f"{COOKIE}=; Max-Age=0; HttpOnly; SameSite=Strict")
+        door.end(session)
+        return _moved("./", _cookie("", 0, is_safe=is_safe))
     return site.respond(services, request)
 
 
-def _sign_in(form: Mapping[str, str], token: str, *, is_safe: bool) -> Response:
+def _sign_in(form: Mapping[str, str], token: str, door: Door, address: str, *, is_safe: bool) -> Response:
     name, target = form.get("name", "").strip()[:_LONGEST_NAME], form.get("target", "")
+    if door.is_closed_to(address):
+        wait = ("Retry-After", str(PAUSE))
+        raise Refused(429, f"After {TRIES} wrong tokens from your address wait {PAUSE} seconds.", wait)
     if not is_token(token, form.get("token", "")):
-        notices.wrong_token(name)
+        door.note_wrong_token(address)
+        notices.wrong_token(name, address)
         return _form(target, name, Html('<p class="answer bad">That is not the token.</p>'))
     if not name:
         return _form(target, name, Html('<p class="answer bad">Give a name for the log.</p>'))
     cookie, _ = Session.begin(token, name)
-    kept = f"{COOKIE}={cookie}; Max-Age={LASTS}; HttpOnly; SameSite=Strict{'; Secure' * is_safe}"
-    return _moved(_own(target), kept)
+    return _moved(_own(target), _cookie(cookie, LASTS, is_safe=is_safe))
+
+
+def _cookie(value: str, lasts: int, *, is_safe: bool) -> str:
+    return f"{COOKIE}={value}; Max-Age={lasts}; HttpOnly; SameSite=Strict{'; Secure' * is_safe}"
 
 
 def _own(target: str) -> str:

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Final
 
 from celery_exclusive.display import printable
 from celery_exclusive.errors import ExclusiveError, LockHeld, OptionError, StoreUnavailable
+from celery_exclusive.operate.patience import NoAnswer
 from celery_exclusive.web import dropping, looking, releasing
 from celery_exclusive.web.exchange import Refused, Request, Response
 from celery_exclusive.web.layout import page
@@ -31,7 +32,7 @@ ACTING: Final[dict[str, Callable[[Services, Request], Response]]] = {
     "drop": dropping.drop,
 }
 STYLE: Final = "style.css"
-_STATUSES: Final = {LockHeld: 409, StoreUnavailable: 503, OptionError: 400}
+_STATUSES: Final = {LockHeld: 409, StoreUnavailable: 503, NoAnswer: 503, OptionError: 400}
 
 
 def respond(services: Services, request: Request) -> Response:
@@ -73,8 +74,8 @@ def _page(services: Services, request: Request) -> Response:
         return LOOKING[request.page](services, request)
     if request.page not in ACTING:
         raise Refused(404, "There is no such page.")
-    if not request.access.may_change:
-        raise Refused(403, "This page is read-only for you: it has no token, or you have no right.")
+    if request.page not in request.access.rights:
+        raise Refused(403, f"You have no right to {request.page}, or this page has no token to sign in with.")
     if request.form is not None and not request.access.is_proven(request.form):
         raise Refused(
             403, "This form is too old, or is not from this page. Go back, load it again, and repeat."

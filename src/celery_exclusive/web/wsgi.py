@@ -11,6 +11,7 @@ from urllib.parse import parse_qsl, quote
 from celery_exclusive import notices
 from celery_exclusive.services import services_of
 from celery_exclusive.web import signing_in, site
+from celery_exclusive.web.door import Door
 from celery_exclusive.web.exchange import Refused, Request, Response
 from celery_exclusive.web.session import COOKIE, Reader, Session, checked_token
 
@@ -18,6 +19,7 @@ if TYPE_CHECKING:
     from celery_exclusive.services import Services
 
     Environ = dict[str, Any]
+    Rights = Callable[[Environ, str], Collection[str]]
     StartResponse = Callable[[str, list[tuple[str, str]]], object]
 
 _LONGEST_QUERY: Final = 8_192
@@ -26,7 +28,14 @@ _MOST_FIELDS: Final = 20
 _FORM: Final = "application/x-www-form-urlencoded"
 
 
-def application(app: Any = None, *, token: str | None = None, hosts: Collection[str] | None = None) -> Page:
+def application(
+    app: Any = None,
+    *,
+    token: str | None = None,
+    hosts: Collection[str] | None = None,
+    behind_tls: bool = False,
+    rights: Rights | None = None,
+) -> Page:
     """Return the page of an app's locks as a WSGI application, to be mounted under any path.
 
     The page shows problems, all keys, each key with its line, and why a task does not run. It is read-only
@@ -43,6 +52,11 @@ def application(app: Any = None, *, token: str | None = None, hosts: Collection[
         token: the secret that visitors sign in with, 16 characters or more. None: each visitor may look, and
             none may change anything; so mount it where only operators come.
         hosts: the host names by which the page may be addressed, without ports. None: any.
+        behind_tls: a proxy with TLS is in front, and the only way here. Cookies are for HTTPS alone, whatever
+            `wsgi.url_scheme` says, and the last address in `X-Forwarded-For` is the visitor's.
+        rights: returns what a visitor may do, some of "look", "release", "force" (release what a task holds)
+            and "drop", for the WSGI environ and the name that the visitor has signed in with, or "" without
+            a token. None: all. Without a token a visitor may only look.
 
     Raises:
         OptionError: the app has no locks, or the token is too short.
@@ -50,14 +64,25 @@ def application(app: Any = None, *, token: str | None = None, hosts: Collection[
     A store that does not answer is a page with status 503. The log has each action, with the name that the
     visitor has given, and the reason.
     """
-    return Page(services_of(app, "application()"), checked_token(token), hosts)
+    services = services_of(app, "application()")
+    return Page(services, checked_token(token), hosts, behind_tls=behind_tls, rights=rights)
 
 
 class Page:
     """The WSGI application. `application` makes it."""
 
-    def __init__(self, services: Services, token: str | None, hosts: Collection[str] | None) -> None:
+    def __init__(
+        self,
+        services: Services,
+        token: str | None,
+        hosts: Collection[str] | None,
+        *,
+        behind_tls: bool,
+        rights: Rights | None,
+    ) -> None:
         self._installed, self._token, self._hosts = services, token, hosts
+        self._behind_tls, self._rights = behind_tls, rights
+        self._door = Door()
 
     def __call__(self, environ: Environ, start_response: StartResponse) -> Iterable[bytes]:
         try:
@@ -80,10 +105,28 @@ class Page:
         request = Request(path[1:], session or Reader(), _query(environ), _form(environ))
         if request.page == site.STYLE:
             return site.style()
+        if self._rights and (session or not self._token) and request.page not in signing_in.PAGES:
+            allowed = self._rights(environ, request.access.user)
+            if "look" not in allowed:
+                raise Refused(403, "You have no right to look at this page.")
+            if session:
+                session.rights &= {*allowed}
         if self._token is None:
             return site.respond(self._services, request)
-        is_safe = environ.get("wsgi.url_scheme") == "https"
-        return signing_in.respond(self._services, request, self._token, session, is_safe=is_safe)
+        return signing_in.respond(
+            self._services,
+            request,
+            self._token,
+            session,
+            self._door,
+            self._address(environ),
+            is_safe=self._behind_tls or environ.get("wsgi.url_scheme") == "https",
+        )
+
+    def _address(self, environ: Environ) -> str:
+        """Return the address of a visitor. A proxy adds it to those that the visitor may have invented."""
+        forwarded = str(environ.get("HTTP_X_FORWARDED_FOR", "")).rpartition(",")[2].strip()
+        return (self._behind_tls and forwarded) or str(environ.get("REMOTE_ADDR", "unknown"))
 
     @cached_property
     def _services(self) -> Services:
@@ -107,7 +150,8 @@ class Page:
             for cookie in cookies.split(";"):
                 name, _, value = cookie.strip().partition("=")
                 if name == COOKIE:
-                    return Session.of(self._token, value)
+                    session = Session.of(self._token, value)
+                    return None if session and self._door.has_ended(session) else session
         return None
 
 

@@ -15,7 +15,7 @@ from celery_exclusive.brokers import (
 )
 from celery_exclusive.core.records import SECOND
 from celery_exclusive.errors import OptionError, docs_page
-from celery_exclusive.options.declared import Debounce, Exclusive
+from celery_exclusive.options.declared import Debounce, Exclusive, Unique, UniqueOption
 from celery_exclusive.options.option import Option
 from celery_exclusive.options.settings import named_store, visibility_timeout
 from celery_exclusive.seams import probe
@@ -23,6 +23,7 @@ from celery_exclusive.seams.probe import load_transport
 from celery_exclusive.stores.base import Store, open_store
 from celery_exclusive.stores.choose import DJANGO_CACHE, SHARED_ORIGINS
 from celery_exclusive.worker.gate import GatedTask
+from celery_exclusive.worker.pool import kind_of
 
 if TYPE_CHECKING:
     from celery_exclusive.services import Services
@@ -41,16 +42,12 @@ def refuse_changed_names(app: Any) -> None:
 
 def refuse_unfit(services: Services, pool: Any) -> None:
     """Raise OptionError if pool, broker or store cannot keep the promises of the tasks' options."""
-    if pool.is_green and "gevent" not in pool.__module__:
-        raise OptionError(
-            f"--pool: in a pool of {pool.__module__} a task that computes stops the heartbeat of all leases: "
-            "use --pool=gevent, threads, prefork or solo"
-        )
+    kind = kind_of(pool)
     refuse_without_transport(services.app.conf)
     if not services.settings.exclusive_unproven_broker:
         refuse_unproven(services.app.conf)
     store, capabilities = services.store, services.store.capabilities
-    if capabilities.one_process and "prefork" in pool.__module__:
+    if capabilities.one_process and kind == "prefork":
         raise OptionError(
             f"exclusive_store: {store.url} is the memory of one process, and each child of "
             "this worker has its own: name a store that processes share, such as redis://localhost/0 or the "
@@ -143,6 +140,15 @@ def setting_warnings(services: Services) -> list[str]:
             "may not have: its calls would be refused, or dropped by the locks of another store. Set "
             "exclusive_store to this URL in all processes"
         )
+    sent = [(task, option) for task, option in _declared(services) if _sends_duplicates(task, option)]
+    if sent and services.has_rpc_results:
+        task, option = sent[0]
+        or_raise = " or on_conflict='raise'" * isinstance(option, Unique)
+        found.append(
+            f"result_backend rpc: duplicates of task {task.name} are published, and a worker skips them, "
+            "since such a result reaches only its own caller. To keep them out of the queue set "
+            f"ignore_result=True{or_raise}, or another result backend"
+        )
     if found_unproven := unproven(services.app.conf):  # and accepted, else no worker would start
         found.append(f"{found_unproven}. exclusive_unproven_broker accepts it")
     timeout = visibility_timeout(services.app.conf)
@@ -164,6 +170,11 @@ def _publishers_ask(services: Services) -> bool:
     """Whether publishing a call of this task sends a request to the store."""
     options = [option for _, option in _declared(services)]
     return any(not isinstance(it, Exclusive) or services.order(it) == "published" for it in options)
+
+
+def _sends_duplicates(task: Any, option: Option) -> bool:
+    """Whether duplicates of a task are published if their results are sent to their callers alone."""
+    return isinstance(option, UniqueOption) and not (option.refuses_duplicates or task.ignore_result)
 
 
 def _declared(services: Services) -> Iterator[tuple[Any, Option]]:

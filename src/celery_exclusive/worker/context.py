@@ -58,6 +58,11 @@ class WorkerContext:
         return self.heartbeat is not None and not self.roster.is_shared
 
     @property
+    def sees_runs(self) -> bool:
+        """Whether a heartbeat renews the leases of the runs in this process."""
+        return self.roster.is_shared or (self.heartbeat is not None and self._pid == os.getpid())
+
+    @property
     def is_green(self) -> bool:
         """Whether its runs are greenlets."""
         return bool(self.celery and self.celery.pool_cls.is_green)

@@ -17,6 +17,7 @@ from celery.states import IGNORED, REJECTED
 from celery_exclusive import notices, outcomes
 from celery_exclusive.brokers import counts_deliveries
 from celery_exclusive.core.admission import Outcome, Policy, admit
+from celery_exclusive.core.claim import worker_number
 from celery_exclusive.core.operations import Acquire, Answer, Applied, Granted
 from celery_exclusive.core.plan import Ask, run_plan
 from celery_exclusive.errors import StoreError, StoreRefused, StoreUnavailable
@@ -24,6 +25,7 @@ from celery_exclusive.leases.attempts import Attempts
 from celery_exclusive.messages.republish import Republisher
 from celery_exclusive.messages.stored import StoredMessage
 from celery_exclusive.outcomes import Subject
+from celery_exclusive.publishing.refusal import is_beats
 from celery_exclusive.run import Run, within
 from celery_exclusive.seams.celery_request import Ending, trace_ok
 from celery_exclusive.signals import lock_outcome
@@ -125,18 +127,28 @@ class Execution:
                 return entered
 
     @property
+    def worker_name(self) -> str:
+        """The name of this worker, with the number by which its restarts differ."""
+        return f"{self.call[3].get('hostname')} (number {worker_number(self.delivery.token)})"
+
+    @property
     def subject(self) -> Subject:
         return Subject(self.task.name, self.task_id, self.delivery.key, tell=self.run.note)
 
     @property
     def policy(self) -> Policy:
-        option = self.delivery.exclusive_option
+        option, unique = self.delivery.exclusive_option, self.delivery.unique_option
+        headers = self.delivery.content[3]
+        refuses = unique is not None and unique.refuses_duplicates and not is_beats(headers)
+        on_duplicate = "raise" if refuses else "skip"
         if option is None:
-            return Policy()
+            return Policy(on_duplicate=on_duplicate)
         most = option.max_waiting or self.services.settings.exclusive_max_waiting
         if option.replaces:  # the newest task always finds a place
             most = None
-        return Policy(option.on_conflict, option.on_full, most, option.gives_up_in, option.on_give_up)
+        return Policy(
+            option.on_conflict, option.on_full, most, option.gives_up_in, option.on_give_up, on_duplicate
+        )
 
     def ask(self, asked: Ask) -> Answer:
         """Send a request of the plan to the store."""
@@ -149,9 +161,10 @@ class Execution:
                 self.asked_at = time.monotonic()
             if asked.park:
                 self.may_be_in_line = True  # after that, and it may not know it
-                operation = replace(operation, message=self.delivery.stored.dump())
+                operation = replace(operation, message=self.delivery.parked_at(asked.key).dump())
             elif operation.recovers:
-                operation = replace(operation, message=self.delivery.stored.begun().dump())
+                stored = self.delivery.stored.begun(ran_on=self.worker_name)
+                operation = replace(operation, message=stored.dump())
         reply, interruption = self.store_wait.apply(asked.key, operation)
         if interruption:
             self.note(interruption)
@@ -194,7 +207,7 @@ class Execution:
             end = Reject("the store of the lock does not answer", requeue=True)
         else:
             pause = min(self.services.settings.exclusive_store_wait, _PAUSE)
-            end = self.publish_again(delivery.stored.delayed(pause))
+            end = self.publish_again(delivery.stored.delayed(pause), pause)
         if end:
             outcomes.message_requeued(self.services, self.subject, error)
             self.leases.owe(done=False, redelivered=True)
@@ -205,9 +218,9 @@ class Execution:
         if outcome.kind == "reschedule":
             option = self.delivery.lock_option(outcome.key)  # for its unique key it waits without end
             gives_up = option and not self.delivery.may_have_begun
-            if later := next_try(self.delivery.stored, option.give_up_after if option and gives_up else None):
+            if later := next_try(self.delivery.stored, option.longest_wait if option and gives_up else None):
                 again, pause = later
-                if end := self.publish_again(again):
+                if end := self.publish_again(again, pause):
                     subject = subject_of(self.task, self.delivery, self.call, outcome.key, self.run)
                     wait_s = waited(self.delivery)
                     outcomes.rescheduled(subject, outcome.by, outcome.others, pause, wait_s)
@@ -237,7 +250,7 @@ class Execution:
     def look_at_deaths(self) -> None:
         """Log the dead runs before this one, and fail it without its body if there were too many."""
         most, deaths = self.services.settings.exclusive_max_deaths, self.delivery.deaths
-        outcomes.recovered(self.subject, deaths)
+        outcomes.recovered(self.subject, deaths, self.delivery.header.ran_on or "")
         if most and deaths >= most:
             self.run.failure = WorkerLostError(
                 f"task {self.task.name} was started {deaths} times, and each time its worker died before the "
@@ -245,13 +258,13 @@ class Execution:
             )
             outcomes.gave_up(self.services, self.subject, deaths)
 
-    def publish_again(self, again: StoredMessage) -> Ignore | None:
-        """Publish the message again, or have it delivered again. None: the broker did not accept it."""
+    def publish_again(self, again: StoredMessage, pause: float) -> Ignore | None:
+        """Publish the delayed message, or have it delivered again. None: the broker did not accept it."""
         if not self.delivery.can_be_parked:
             again = again.signed(self.services.signer)
             return DeliverAgain(again.our_header, again.headers["eta"])
         try:
-            Republisher(self.task.app).publish(again)
+            Republisher(self.task.app).publish(again, delay=pause if self.delivery.is_delayed else 0)
         except Exception as error:  # noqa: BLE001 - whatever it is, there is another try
             notices.trouble(f"task {self.task_id} could not be published again and keeps waiting", error)
             return None

@@ -8,10 +8,10 @@ from typing import TYPE_CHECKING, Any
 
 from celery.app.task import Task as CeleryTask
 
+from celery_exclusive.errors import ExclusiveError
 from celery_exclusive.messages.header import DELIVERY
 from celery_exclusive.run import Run, current_run, within
-from celery_exclusive.seams.celery_request import TaskMixin as TracedTask
-from celery_exclusive.task import TaskMixin
+from celery_exclusive.seams.celery_request import TaskMixin
 from celery_exclusive.worker.body import NEVER_RUN, never_run
 from celery_exclusive.worker.context import WorkerContext
 from celery_exclusive.worker.execution import Execution
@@ -21,10 +21,15 @@ if TYPE_CHECKING:
     from celery_exclusive.services import Services
 
 
-class GatedTask(TracedTask, TaskMixin):
+class GatedTask(TaskMixin):
     """A mixin before the class of every task with options. It wraps each of its tracers by a gate."""
 
-    def wrapped(self, tracer: Callable[..., Any]) -> Callable[..., Any]:
+    if TYPE_CHECKING:
+        name: str
+        run: Callable[..., Any]
+        request: Any
+
+    def _exclusive_gate(self, tracer: Callable[..., Any]) -> Callable[..., Any]:
         return partial(_through_gate, self, tracer)
 
     def start_strategy(self, app: Any, consumer: Any, **kwargs: Any) -> Any:
@@ -92,8 +97,15 @@ def _through_gate(
     worker: WorkerContext = services.worker or WorkerContext(services)
     try:
         delivery = read(came, task, request, args, kwargs)
+        if delivery and not worker.sees_runs:
+            # A failure, and no requeue: this worker would get the message again at once, without an end.
+            raise ExclusiveError(
+                f"task {task.name} was not started, since no heartbeat of its worker would renew its lease "
+                "in this process: restart the worker, and let it import the module of the task at its start "
+                "(include=). If that does not help, use --pool=gevent, threads, prefork or solo"
+            )
         slot = worker.roster.begin(delivery) if delivery else None
-    except Exception as error:  # noqa: BLE001 - there is no key for this message: the body must not begin
+    except Exception as error:  # noqa: BLE001 - it can have no lease, or none that lasts: no body may begin
         release_unique_key_of(services, came.id, came.headers, redelivered=came.redelivered)
         with within(Run(uuid, failure=error)):
             return tracer(uuid, args, kwargs, request)

@@ -99,7 +99,7 @@ class Heartbeat:
         if beat.has_lost_data:
             notices.data_lost(self.services, len(beat.restored))
         self.roster.see(self._keeper.known)
-        keep_namespace(self.services, self.broker, self._record)
+        self.broker = keep_namespace(self.services, self.broker, self._record)
         self.other_stores.report(self._keeper.known.epoch)
         if beat.locked:
             raise locked_out(self.services.store, beat.locked)

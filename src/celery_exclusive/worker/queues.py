@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from celery_exclusive.messages import delay
 from celery_exclusive.seams.kombu_message import keep_client
 from celery_exclusive.seams.kombu_worker import ConsumerMixin, Receive, fanout_queues
 
@@ -22,7 +23,7 @@ def note_queues(app: Any, *, keeps_client: bool) -> None:
     """
     base = app.amqp.Consumer
     if not issubclass(base, _NotingConsumer):
-        names = {"__module__": __name__, "keeps_client": keeps_client}
+        names = {"__module__": __name__, "app": app, "keeps_client": keeps_client}
         app.amqp.Consumer = type(base.__name__, (_NotingConsumer, base), names)
 
 
@@ -35,6 +36,7 @@ def source(message: Any) -> dict[str, Any]:
 class _NotingConsumer(ConsumerMixin):
     """Stands before kombu's consumer."""
 
+    app: Any
     keeps_client = True
 
     def receiver_of(self: Any, queue: Any, receive: Receive) -> Receive:
@@ -47,10 +49,16 @@ class _NotingConsumer(ConsumerMixin):
             "queue": queue.name,
             "auto_delete": bool(queue.auto_delete or queue.exclusive or queue.expires),
         }
+        noted["is_delayed"] = delay.bind(self.app, channel, queue.name)
         without_list = fanout_queues(channel)
 
         def note_and_receive(message: Any) -> Any:
             info = message.delivery_info
+            if (delayed_for := delay.queue_of(info)) is not None:
+                if delayed_for != queue.name:  # a queue that is bound by "#" gets what is delayed for others
+                    channel.basic_ack(info["delivery_tag"])
+                    return None
+                info.update(exchange="", routing_key=queue.name)
             info[SOURCE] = {
                 **noted,
                 "is_fanout": info.get("exchange") in fanouts,

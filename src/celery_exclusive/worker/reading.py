@@ -11,11 +11,11 @@ from celery.exceptions import Reject
 from celery.utils.serialization import get_pickleable_exception
 
 from celery_exclusive import notices
-from celery_exclusive.core.claim import FINISHED, NO_WORKER, WINDOW, Claim, UniqueClaim
+from celery_exclusive.core.claim import FINISHED, LAST_CHANCE, NO_WORKER, WINDOW, Claim, UniqueClaim
 from celery_exclusive.core.delivery import Delivery
 from celery_exclusive.core.operations import Order
 from celery_exclusive.messages.header import HEADER, Header, read_header, rejections
-from celery_exclusive.messages.stored import Content, StoredMessage, content_of
+from celery_exclusive.messages.stored import Content, StoredMessage, content_of, queue_of
 from celery_exclusive.options.amounts import microseconds_until, no_longer_than, seconds_until
 from celery_exclusive.options.declared import Exclusive, UniqueOption
 from celery_exclusive.options.keys import key_of
@@ -71,10 +71,12 @@ class Received(Delivery):
     """A delivery, with the message itself, and the options of its task with the values of its call.
 
     `header` is our header, completed with the facts of this delivery. The message may expire at a moment.
+    `is_delayed`: the broker delays what is published to its queue again.
     """
 
     header: Header
     content: Content
+    is_delayed: bool = False
     expires: str | None = None
     exclusive_option: Exclusive | None = None
     unique_option: UniqueOption | None = None
@@ -83,6 +85,16 @@ class Received(Delivery):
     def stored(self) -> StoredMessage:
         """The message as a store keeps it, made on first use: most messages need none."""
         return StoredMessage.of(self.content, self.header)
+
+    def parked_at(self, key: str) -> StoredMessage:
+        """Return the message that waits for this key.
+
+        The line of its first key counts its deaths. In the line of its lock it keeps its place, with its
+        deaths, while it waits for its last chance.
+        """
+        has_place = self.exclusive is not None and key == LAST_CHANCE
+        is_first = key in [claim.key for claim in self.leases[:1]]
+        return self.stored if is_first or has_place else self.stored.moved()
 
     def at_present(self) -> Received:
         """Return this delivery with the queued ttl that its message has left from now on."""
@@ -152,6 +164,7 @@ def read(delivered: Delivered, task: Any, request: dict[str, Any], args: Any, kw
     content, queue = delivered.content, noted.get("queue")
     if header.route and queue:  # it is published to its own queue alone, since others may have a copy
         content = (*content[:5], queue, "")
+    _, exchange, routing_key = header.route or ("", content[6], content[5])
     return Received(
         id=id,
         token=token,
@@ -166,6 +179,7 @@ def read(delivered: Delivered, task: Any, request: dict[str, Any], args: Any, kw
         was_admitted=has_run or bool(header.promoted and not ends_window),
         may_have_begun=has_run or header.published_by == delivered.id,
         acks_late=acks_late,
+        last_chance=_last_chance(services, header.deaths, exclusive or (unique.claim if unique else None)),
         recovers=acks_late
         and (exclusive is not None or guards)
         and services.recovers(option if exclusive else None, unique_option if guards else None),
@@ -178,11 +192,20 @@ def read(delivered: Delivered, task: Any, request: dict[str, Any], args: Any, kw
         is_awaited=any(map(request.get, _OF_MEMBERS)),
         header=header,
         content=content,
+        is_delayed=noted.get("is_delayed", False),
         exclusive_option=option,
         unique_option=unique_option,
         expires=headers.get("expires"),
         deaths=header.deaths,
+        queue=queue_of(exchange, routing_key),  # by the name that its publisher has given
     ).at_present()
+
+
+def _last_chance(services: Services, deaths: int, first: Claim | None) -> Claim | None:
+    """Return the claim of a task that is given up if its worker dies again. `first`: of its other key."""
+    if not (first and deaths) or deaths + 1 != services.settings.exclusive_max_deaths:
+        return None
+    return replace(first, key=LAST_CHANCE, limit=1)
 
 
 def _order(services: Services, option: Exclusive | None) -> Order | None:

@@ -144,7 +144,13 @@ def handed_on(stored: StoredMessage, accept: Any, line: int, at_end: Callable[..
     and with `requeue` when it would reject it.
     """
     queue = stored.routing_key
-    source = {"queue": queue, "auto_delete": False, "is_fanout": False, "can_be_parked": True}
+    source = {
+        "queue": queue,
+        "auto_delete": False,
+        "is_delayed": False,
+        "is_fanout": False,
+        "can_be_parked": True,
+    }
     fields: dict[str, Any] = {
         "body": stored.body,
         "content_type": stored.content_type,

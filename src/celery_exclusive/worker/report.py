@@ -6,6 +6,7 @@ import time
 from typing import TYPE_CHECKING, Any
 
 from celery_exclusive import outcomes
+from celery_exclusive.core.claim import LAST_CHANCE
 from celery_exclusive.options.preview import given_preview, preview
 from celery_exclusive.outcomes import Subject
 from celery_exclusive.publishing.long_lines import warn_of_long_line
@@ -29,7 +30,7 @@ def report(
     elif outcome.kind == "drop":
         outcomes.stale(subject)
     else:
-        seconds = option.give_up_after if option else None
+        seconds = option.longest_wait if option else None
         outcomes.ended_without_body(subject, outcome, seconds, waited(delivery))
 
 
@@ -37,7 +38,9 @@ def subject_of(task: Any, delivery: Received, call: tuple[str, Any, Any, Any], k
     """Return the subject of a delivery. Its log lines show a preview of the arguments beside the key."""
     id, args, kwargs, request = call
     option, shown = delivery.lock_option(key), ""
-    if option and task.app._celery_exclusive.settings.exclusive_preview:
+    if key == LAST_CHANCE:
+        shown = f"workers that ran it have died: {delivery.deaths}"
+    elif option and task.app._celery_exclusive.settings.exclusive_preview:
         is_masked = delivery.header.masked
         shown = given_preview(request) if is_masked else preview(task.run, option, args, kwargs)
     return Subject(task.name, id, key, f"{key} ({shown})" if shown else "", run.note)

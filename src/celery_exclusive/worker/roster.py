@@ -19,7 +19,7 @@ from pathlib import Path
 from zlib import crc32
 
 from celery_exclusive import notices
-from celery_exclusive.core.claim import Claim, UniqueClaim
+from celery_exclusive.core.claim import LAST_CHANCE, Claim, UniqueClaim
 from celery_exclusive.core.delivery import Claims
 from celery_exclusive.errors import ExclusiveError
 from celery_exclusive.leases.keeper import Known
@@ -37,6 +37,7 @@ _HEADER = 512
 """Bytes before the table of pids."""
 _Pid = c_int64
 _LONGEST_EPOCH, _LONGEST_NAME = 64, 256
+TimeLimits = tuple[float | None, float | None]
 
 
 class Slot:
@@ -72,6 +73,7 @@ class Roster:
         self._known: Known | None = None
         self._is_stopping = False
         self._listener: str | None = None
+        self._time_limits: TimeLimits = (None, None)
 
     def begin(self, claims: Claims) -> Slot:
         """Note that a run begins which may be granted these claims."""
@@ -125,6 +127,15 @@ class Roster:
     def listener(self) -> str | None:
         """The worker's name, while a monitor listens to its events."""
         return self._listener
+
+    def limit(self, hard: float | None, soft: float | None) -> None:
+        """Let the runs know the worker's own time limits, which the command line may have given."""
+        self._time_limits = hard, soft
+
+    @property
+    def time_limits(self) -> TimeLimits:
+        """The worker's own hard and soft time limits, in seconds."""
+        return self._time_limits
 
     def close(self) -> None:
         """Remove all that the roster has made."""
@@ -206,6 +217,13 @@ class SharedRoster(Roster):
     def listener(self) -> str | None:
         return self._facts.listener.decode(errors="ignore") or None
 
+    def limit(self, hard: float | None, soft: float | None) -> None:
+        self._facts.hard, self._facts.soft = hard or 0, soft or 0
+
+    @property
+    def time_limits(self) -> TimeLimits:
+        return self._facts.hard or None, self._facts.soft or None
+
     @cached
     def _number(self) -> int:
         return number_of_child()
@@ -260,6 +278,8 @@ class _Facts(Structure):
         ("epoch", c_char * _LONGEST_EPOCH),
         ("is_stopping", c_bool),
         ("listener", c_char * _LONGEST_NAME),
+        ("hard", c_double),
+        ("soft", c_double),
     )
 
 
@@ -289,6 +309,7 @@ class _ChildSlot(Slot):
                     *(unique.claim.key, unique.claim.ttl, unique.until, unique.queued_ttl),
                     *(unique.is_acquired, unique.claim in claims),
                 ),
+                of.last_chance and (of.last_chance.ttl, of.last_chance in claims),
             )
         ).encode("utf-8", "surrogatepass")
         if len(said) > _LONGEST:
@@ -308,8 +329,8 @@ class _SeenSlot(Slot):
 
 
 def _load(said: bytes) -> tuple[Claims, tuple[Claim, ...]]:
-    id, token, acks_late, of_lock, of_unique = json.loads(said)
-    lock, unique, held = None, None, []
+    id, token, acks_late, of_lock, of_unique, of_chance = json.loads(said)
+    lock, unique, chance, held = None, None, None, []
     if of_lock:
         key, ttl, limit, is_held, id_of_retry = of_lock
         lock = Claim(key, id_of_retry or id, token, ttl, limit)
@@ -318,4 +339,11 @@ def _load(said: bytes) -> tuple[Claims, tuple[Claim, ...]]:
         key, ttl, until, queued_ttl, is_acquired, is_held = of_unique
         unique = UniqueClaim(Claim(key, id, token, ttl), until, queued_ttl, is_acquired)
         held += [unique.claim] * is_held
-    return Claims(id=id, token=token, exclusive=lock, unique=unique, acks_late=acks_late), tuple(held)
+    if of_chance:
+        ttl, is_held = of_chance
+        chance = Claim(LAST_CHANCE, id, token, ttl)
+        held += [chance] * is_held
+    claims = Claims(
+        id=id, token=token, exclusive=lock, unique=unique, acks_late=acks_late, last_chance=chance
+    )
+    return claims, tuple(held)

@@ -72,6 +72,8 @@ class RunLeases:
                 held.append(unique.claim)
             if outcome.unique_fence and not exclusive:
                 self.run.unique_lease = self._lease(unique.claim, outcome.unique_fence, asked_at)
+        if outcome.kind == "run" and self.delivery.last_chance:
+            held.append(self.delivery.last_chance)
         if outcome.kind == "run" or outcome.has_lock:
             self.slot.hold(*held)
 
@@ -168,6 +170,8 @@ class RunLeases:
         is_over = done or (self.worker.runs_in_main and not self.delivery.acks_late)
         if is_over and self.delivery.unique:
             self._release_unique_key(self.delivery.unique)
+        if (chance := self.delivery.last_chance) and (outcome is None or outcome.kind == "run"):
+            self.worker.services.releaser.add((chance.key, chance.release("done" if done else "open")))
         if done and outcome and outcome.kind in ("run", "skip", "fail"):
             self._end_window()
         if self.is_told and self.lease:

@@ -21,13 +21,14 @@ from celery_exclusive import notices
 from celery_exclusive.core.claim import worker_mark
 from celery_exclusive.display import printable
 from celery_exclusive.errors import ExclusiveError
-from celery_exclusive.messages.namespace import keep_namespace, own_broker
 from celery_exclusive.seams.celery_request import wrap_banner
 from celery_exclusive.stores.workers import WorkerRecord
 from celery_exclusive.system.deadline import deadline
 from celery_exclusive.worker.checks import refuse_changed_names, refuse_unfit, warnings
 from celery_exclusive.worker.context import WorkerContext
 from celery_exclusive.worker.heartbeat import Heartbeat
+from celery_exclusive.worker.neighbours import described, keep_record, look_at_neighbours
+from celery_exclusive.worker.pool import kind_of
 from celery_exclusive.worker.queues import note_queues
 from celery_exclusive.worker.reaper import Reaper
 from celery_exclusive.worker.relay import Relay
@@ -65,6 +66,11 @@ class Locks(bootsteps.StartStopStep):
         parent.steps.insert(0, self)
         return True
 
+    @property
+    def is_needed(self) -> bool:
+        """Whether any task of the app has options, or a restart of the pool may import such tasks."""
+        return self.services.is_needed or bool(self.services.app.conf.worker_pool_restarts)
+
     def start(self, parent: Any) -> None:
         try:
             self._start(parent)
@@ -78,24 +84,26 @@ class Locks(bootsteps.StartStopStep):
         for warning in services.installer.unknown_tasks():
             notices.logger.warning(warning)
         services.settings  # noqa: B018 - wrong settings are an error even where no task needs them
-        if not services.is_needed:
+        if not self.is_needed:
             return
         parent.app.fixups = {*parent.app.fixups, _FIXUP}
         refuse_unfit(services, parent.pool_cls)
         refuse_changed_names(services.app)
         for warning in warnings(services):
             notices.logger.warning(warning)
-        broker = own_broker(services)
-        record = own_record(parent.hostname)
-        keep_namespace(services, broker, record)
+        record = described(services, own_record(parent.hostname))
+        for warning in look_at_neighbours(services, record):
+            notices.logger.warning(warning)
+        broker = keep_record(services, record)
         note_queues(parent.app, keeps_client="kept client" in services.fast)
         roster, relay = Roster(), None
-        if "prefork" in parent.pool_cls.__module__:
+        if kind_of(parent.pool_cls) == "prefork":
             is_forked = getattr(parent, "pool_start_method", "fork") == get_start_method() == "fork"
             children = max(parent.concurrency, parent.max_concurrency or 0)
             roster = SharedRoster(children, is_inherited=is_forked)
             if is_forked and parent.semaphore and "relay" in services.fast:  # an event loop reads its results
                 relay = Relay(services, parent)
+        roster.limit(parent.time_limit, parent.soft_time_limit)
         heartbeat = Heartbeat(services, broker, roster, record)
         self.reaper = Reaper(services, heartbeat.notice_epoch)
         self.worker = WorkerContext(services, roster, heartbeat, relay, parent, worker_mark(record.number))
@@ -176,7 +184,7 @@ class Locks(bootsteps.StartStopStep):
     def banner(self, startup_info: Callable[..., str], *args: Any, **kwargs: Any) -> str:
         text = startup_info(*args, **kwargs)
         try:
-            if not self.services.is_needed:
+            if not self.is_needed:
                 return text
             order = "published" if self.services.orders_calls else "arrived"
             place = f"{printable(self.services.store.url)} ({self.services.origin}), order: {order}"

@@ -53,7 +53,7 @@ class StoreWait:
         self.failures = 0
         self.began = time.monotonic()
         hard, soft = request.get("timelimit") or (None, None)
-        longest, longest_soft = worker.services.time_limits
+        longest, longest_soft = worker.roster.time_limits
         self.hard: float | None = hard or task.time_limit or longest
         self.soft: float | None = soft or task.soft_time_limit or longest_soft
         self.end = Budget(limit_at=self.began + self.hard if self.hard else None)

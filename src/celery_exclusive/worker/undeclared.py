@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 from celery.signals import task_received, task_rejected, task_revoked, task_unknown
 
 from celery_exclusive import notices, outcomes
-from celery_exclusive.core.claim import FINISHED, WINDOW
+from celery_exclusive.core.claim import FINISHED, LAST_CHANCE, WINDOW
 from celery_exclusive.core.operations import Applied, Remove
 from celery_exclusive.errors import ExclusiveError
 from celery_exclusive.messages.header import HEADER, Header, read_header
@@ -84,6 +84,9 @@ class Undeclared:
             self.services.releaser.add_retry(id, header)
         if header.unique and header.unique[1] in (FINISHED, WINDOW) and not is_gated:
             keys.append(header.unique[0])
+        # It may wait for its last chance, and have its place in line. A task with another option asks again.
+        if header.deaths and not (is_gated and self.services.unique(task)):
+            keys.append(LAST_CHANCE)
         to_leave = [key for key in keys if key and (header.promoted is not None or again)]
         for key in to_leave:
             entry = (self.services.store, task.name, id, key, header.claim_id(id))

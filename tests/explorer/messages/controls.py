@@ -11,7 +11,7 @@ from unittest import mock
 from celery_exclusive.core import admission, endings, publishing, step
 from celery_exclusive.core.admission import Outcome
 from celery_exclusive.core.call_steps import CallSteps
-from celery_exclusive.core.claim import task_id
+from celery_exclusive.core.claim import LAST_CHANCE, task_id
 from celery_exclusive.core.delivery import Delivery
 from celery_exclusive.core.heir import Heir
 from celery_exclusive.core.operations import (
@@ -19,6 +19,7 @@ from celery_exclusive.core.operations import (
     AcquireAlone,
     Applied,
     GiveUp,
+    Granted,
     Held,
     Operation,
     Release,
@@ -148,6 +149,10 @@ def _without(kind: type, key: Callable[[Delivery], str | None], answer: Any) -> 
 
 def _unique_key(delivery: Delivery) -> str | None:
     return delivery.unique.claim.key if delivery.unique else None
+
+
+def _leaves_last_chance(asked: Ask) -> bool:
+    return asked.key == LAST_CHANCE and isinstance(asked.operation, (Remove, Release))
 
 
 def _publish_always(call: Any) -> Any:
@@ -498,6 +503,18 @@ CONTROLS: Mapping[str, Control] = {
         setting("a kept lock: a retry is revoked", retries=1, revocations=1, **KEEPS),
         "not all ends well",
         ((plans, "retry_ended", lambda *_, **__: iter(())),),
+    ),
+    "a body begins without its last chance": Control(
+        setting("last chances, two keys", exclusive=True, last_chances=True),
+        "runs without its lease on x=celery_exclusive.last_chance",
+        (_asking(lambda _, asked: Granted(1) if asked.key == LAST_CHANCE else asked),),
+    ),
+    "a task keeps its last chance while it waits for its lock": Control(
+        setting(
+            "last chances, two keys: a crash", until="started", exclusive=True, last_chances=True, crashes=1
+        ),
+        "not all ends well",
+        (_asking(lambda _, asked: Applied(True) if _leaves_last_chance(asked) else asked),),
     ),
     "a body that begins does not release a key that is unique until then": Control(
         setting("until started", until="started"),

@@ -7,7 +7,7 @@ from typing import TypeVar
 
 from celery_exclusive.core import admission, endings, publishing
 from celery_exclusive.core.admission import Outcome, Policy
-from celery_exclusive.core.claim import FINISHED, Claim, UniqueClaim
+from celery_exclusive.core.claim import FINISHED, LAST_CHANCE, Claim, UniqueClaim
 from celery_exclusive.core.delivery import Delivery
 from celery_exclusive.core.heir import Heir, retry_ended
 from celery_exclusive.core.operations import AcquireAlone, Release, Remove, Requeue
@@ -65,6 +65,8 @@ class Plans:
             asked.append((LOCK, delivery.exclusive.release("done" if slot.is_done else "open")))
         if delivery.unique and slot.holds and slot.is_done:
             asked.append((delivery.unique.claim.key, delivery.unique.claim.release("done")))
+        if delivery.last_chance and slot.has_body:
+            asked.append((LAST_CHANCE, delivery.last_chance.release("done" if slot.is_done else "open")))
         return asked
 
     def will_be_redelivered(self, slot: Slot) -> bool:
@@ -93,12 +95,17 @@ class Plans:
             was_admitted=copy.is_redelivered or bool(copy.promoted) or message.is_retry,
             may_have_begun=copy.is_redelivered or message.is_retry or message.parent == message.task,
             acks_late=self.setting.late,
+            last_chance=Claim(LAST_CHANCE, message.id, token, TTL) if self._is_last_chance(slot) else None,
             recovers=self.setting.recovers and (exclusive is not None or is_guard),
             published_by=message.parent or None,
             follows=message.follows or None,
             is_awaited=message.is_awaited,
             keeps_lock=message.keeps_lock,
         )
+
+    def _is_last_chance(self, slot: Slot) -> bool:
+        """Whether the store has counted so many deaths; a message of the broker does not know of them."""
+        return self.setting.last_chances and slot.copy.promoted is not None
 
     def heir(self, slot: Slot) -> Heir:
         """The retry to which this run leaves its lock."""

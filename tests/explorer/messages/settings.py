@@ -153,6 +153,32 @@ SETTINGS = (
         crashes=1,
     ),
     setting("recover, one key: a copy is revoked, a crash", recovers=True, revocations=1, crashes=1),
+    setting(
+        "last chances: one call, a crash, a second delivery",
+        calls="a",
+        recovers=True,
+        last_chances=True,
+        crashes=1,
+        repeats=1,
+    ),
+    setting(
+        "last chances, two keys: one call, a crash, a copy is revoked",
+        calls="a",
+        until="started",
+        exclusive=True,
+        recovers=True,
+        last_chances=True,
+        crashes=1,
+        revocations=1,
+    ),
+    setting("last chances: two keys, a crash", calls="ab'", recovers=True, last_chances=True, crashes=1),
+    setting(
+        "last chances, two keys: a crash",
+        until="started",
+        exclusive=True,
+        last_chances=True,
+        crashes=1,
+    ),
 )
 
 LARGE = (
@@ -187,6 +213,8 @@ LARGE = (
     setting("large: recover, one key: a retry with another key", calls="ab'", recovers=True,
             retries_elsewhere=1, crashes=1),
     setting("large: recover: a copy is revoked", exclusive=True, recovers=True, revocations=1, crashes=1),
+    setting("large: last chances: one call, two keys, a crash", calls="a", exclusive=True, recovers=True,
+            last_chances=True, crashes=1),
     setting("large: two keys: a crash, a second delivery", exclusive=True, crashes=1, repeats=1),
     setting("large: two keys: a killed child comes again", exclusive=True, lost_children=1, slow=1),
     setting("large: two keys: a body gives its message back", exclusive=True, rejects=1, repeats=1),

@@ -7,6 +7,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from celery_exclusive.core.admission import Outcome
+from celery_exclusive.core.claim import LAST_CHANCE
 from celery_exclusive.core.endings import guard_of, is_obsolete_copy
 from celery_exclusive.core.operations import Acquire, Applied, Granted, Parked
 from celery_exclusive.core.plan import Ask
@@ -84,7 +85,7 @@ def _expired(world: World, slot: Slot) -> World:
         key = world.store.key(name)
         leases = tuple(lease for lease in key.leases if lease.token != slot.token)
         world = world._replace(store=world.store.put(name, key._replace(leases=leases)))
-        if name != LOCK and leases != key.leases:
+        if name not in (LOCK, LAST_CHANCE) and leases != key.leases:
             world = world.mark(slot.id, has_no_key=True)
     return world
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, NamedTuple
 
 from celery_exclusive.core import step as core
+from celery_exclusive.core.claim import LAST_CHANCE
 from celery_exclusive.core.operations import (
     Acquire,
     Answer,
@@ -42,7 +43,7 @@ if TYPE_CHECKING:
 
 NOW, LATER, MUCH_LATER, LAST_FENCE = 0, 1, 2, 100
 """A lease lasts until `LATER` by its ttl, and until `MUCH_LATER` by its `queued_ttl`."""
-LOCK, KEYS = "x", ("x", "u", "v")
+LOCK, KEYS = "x", ("x", "u", "v", LAST_CHANCE)
 """The key of the lock, and all keys: `u` and `v` are unique keys."""
 MESSAGE = b"its message"
 """What stands for a message in an operation; the model knows which one it is."""

@@ -252,6 +252,7 @@ class Setting:
     that grants a call its key sends its message, too. `flags`: the broker says of a message that it delivers
     it again. `recovers`: the store keeps the message of a run, and the broker hides the message of a dead
     one. `keeps`: a retry keeps the lock of its run. `gives_up`: messages that wait for the lock give up.
+    `last_chances`: all that the store has published may only run one at a time.
     """
 
     name: str = field(compare=False)
@@ -266,6 +267,7 @@ class Setting:
     recovers: bool = False
     keeps: bool = False
     gives_up: bool = False
+    last_chances: bool = False
     budget: Budget = _NOTHING
 
 

@@ -7,7 +7,9 @@ import linecache
 import pickle
 import warnings
 from collections.abc import Callable, Iterator
+from contextlib import nullcontext
 from typing import Any, ClassVar
+from uuid import UUID
 
 import pytest
 from celery import Celery, Task, shared_task
@@ -52,13 +54,11 @@ def declare(app: Celery) -> Iterator[Callable[..., Any]]:
 @pytest.mark.parametrize(
     ("base", "old", "new"),
     [
-        (QueueOnce, {}, Unique(on_conflict="raise")),
-        (QueueOnce, {"once": {"keys": ["url"], "graceful": True}}, Unique("url")),
         (QueueOnce, {"once": {"keys": []}}, Unique(key=NAME, on_conflict="raise")),
         (
             QueueOnce,
-            {"once": {"timeout": 60, "unlock_before_run": True}},
-            Unique(on_conflict="raise", until="started", queued_ttl=60),
+            {"once": {"keys": [], "timeout": 60, "unlock_before_run": True}},
+            Unique(key=NAME, on_conflict="raise", until="started", queued_ttl=60),
         ),
         (Singleton, {}, Unique()),
         (Singleton, {"unique_on": "url", "lock_expiry": 60}, Unique("url", queued_ttl=60)),
@@ -106,7 +106,8 @@ def test_settings_of_the_packages_are_used(app: Celery, declare: Callable[..., A
         singleton_lock_expiry=60,
         singleton_raise_on_duplicate=True,
     )
-    assert declare(base).unique == Unique(on_conflict="raise", queued_ttl=60)
+    task = declare(base)
+    assert task.new_spelling(task.unique) == Unique(on_conflict="raise", queued_ttl=60)
 
 
 @pytest.mark.proves("old options")
@@ -191,6 +192,7 @@ def test_a_method_that_nothing_calls_any_more_is_refused(
     [
         (QueueOnce, {"once": {"timeout": 60}}, ["compat.once", "timeout", "unique=Unique(", "queued_ttl=60"]),
         (QueueOnce, {"once": {"graceful": True}}, ["outcome 'skipped'", "unique=Unique()"]),
+        (QueueOnce, {"once": {"keys": ["url"]}}, ["unique=Unique('url', on_conflict='raise')"]),
         (Singleton, {"lock_expiry": 60}, ["compat.singleton", "lock_expiry", "queued_ttl=60"]),
         (
             HeimdallTask,
@@ -306,12 +308,16 @@ def test_a_duplicate_that_an_eager_body_publishes_stays_a_duplicate_of_the_other
 
 
 @pytest.mark.proves("calls of the packages")
-@pytest.mark.parametrize("base", [QueueOnce, Singleton])
-def test_a_duplicate_that_others_wait_for_is_sent(declare: Callable[..., Any], base: Any) -> None:
+@pytest.mark.parametrize(("base", "error"), [(QueueOnce, AlreadyQueued), (Singleton, None)])
+def test_a_duplicate_that_others_wait_for_is_sent_unless_its_caller_gets_an_error(
+    declare: Callable[..., Any], base: Any, error: Any
+) -> None:
     task = declare(base)
     task.delay("https://a")
-    assert task.apply_async(("https://a",), task_id="of its own").id == "of its own"
-    assert task.apply_async(("https://a",), link=task.si("https://b")).outcome == "published"
+    for awaited in ({"task_id": "of its own"}, {"link": task.si("https://b")}):
+        with pytest.raises(error) if error else nullcontext():
+            assert task.apply_async(("https://a",), **awaited).outcome == "published"
+    assert task.apply_async(("https://a",), group_id="a member").outcome == "published"
 
 
 def _as_result(app: Celery, error: Exception) -> Any:
@@ -351,6 +357,32 @@ def test_an_error_is_made_as_its_package_makes_it(
 
 
 @pytest.mark.proves("calls of the packages")
+@pytest.mark.promise(
+    "To `compat.once.QueueOnce` arguments with the same text are the same, as to celery-once, and none is "
+    "too large",
+    name="texts of arguments",
+    broke="red before: two keys; an error of the call",
+)
+def test_arguments_with_the_same_text_are_the_same_to_celery_once(declare: Callable[..., Any]) -> None:
+    id = UUID("2d5a4a35-3d2a-4a5c-9d6e-6a1f0e8e4b11")
+    large: dict[str, Any] = {"rows": list(range(6_000)), "text": "a" * 600_000}
+    task = declare(QueueOnce, once={"keys": ["url"], "graceful": True})
+    for one, same in [(7, "7"), (id, str(id)), ((1, 2), [1, 2]), (large, {**large}), ("a" * 600_000,) * 2]:
+        first = task.delay(one)
+        assert (first.outcome, task.delay(same).existing_id) == ("published", first.id)
+    assert task.delay([7]).outcome == task.delay(["7"]).outcome == "published"
+    with pytest.raises(OptionError, match=f"task '{NAME}': an argument is of type object, which has no"):
+        task.delay(object())
+
+
+@pytest.mark.proves("texts of arguments")
+def test_all_arguments_of_a_call_count_if_celery_once_has_no_keys(declare: Callable[..., Any]) -> None:
+    task = declare(QueueOnce, once={"graceful": True})
+    first = task.delay("https://a", n=7)
+    assert task.delay(url="https://a", n="7").existing_id == first.id
+    assert task.delay("https://a", n=8).outcome == "published"
+
+
 def test_a_call_may_have_options_of_celery_once(declare: Callable[..., Any]) -> None:
     task = declare(QueueOnce)
     first = task.apply_async(("https://a",), once={"timeout": 60})

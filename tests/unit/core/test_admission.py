@@ -8,10 +8,10 @@ from dataclasses import replace
 import pytest
 
 from celery_exclusive.core.admission import Outcome, Policy, admit
-from celery_exclusive.core.claim import Claim, UniqueClaim
+from celery_exclusive.core.claim import LAST_CHANCE, Claim, UniqueClaim
 from celery_exclusive.core.delivery import Delivery
 from celery_exclusive.core.heir import Heir
-from celery_exclusive.core.operations import Acquire, Answer, Granted, Held, Parked
+from celery_exclusive.core.operations import Acquire, Answer, Drop, Granted, Held, Parked
 from celery_exclusive.core.plan import Ask, Plan, run_plan
 from celery_exclusive.core.records import SECOND
 from tests.unit.stepping import TTL, Key
@@ -180,6 +180,99 @@ def test_a_copy_does_not_run_after_its_run_that_ends_before_the_copy_is_parked(*
         store.keys[claim.key].ask(claim.release())
     assert copy.go_on().kind == "drop"
     assert [key.entries for key in store.keys.values()] == [{}, {}]
+
+
+def last_chance(token: str, *, task: str = "a", **facts: object) -> Delivery:
+    made = promoted(token, str(facts.pop("offered", "x")), task=task, **facts)
+    return replace(made, last_chance=Claim(LAST_CHANCE, made.id, token, TTL))
+
+
+@pytest.fixture
+def chances() -> Store:
+    """A store in which the task b has its last chance, under keys of its own."""
+    store = Store()
+    store.keys[LAST_CHANCE] = Key()
+    store.keys[LAST_CHANCE].ask(Claim(LAST_CHANCE, "b/1", "of b", QUEUED_TTL).acquire())
+    return store
+
+
+@pytest.mark.proves("bystanders of a task that kills its worker")
+@pytest.mark.parametrize("lock", [False, True])
+def test_a_task_that_waits_for_its_last_chance_keeps_its_place_in_line_and_its_unique_key(
+    chances: Store, *, lock: bool
+):
+    assert chances.admit(delivery("first", lock=lock)).kind == "run"
+    assert chances.admit(redelivered("copy", lock=lock)).kind == "wait"  # behind its own dead run
+    chances.wait(31)
+    key = "x" if lock else "u"
+    assert chances.keys[key].reap() == ("a/1",)
+    chances.unique.reap()
+    outcome = chances.admit(last_chance("second", lock=lock, offered=key))
+    assert (outcome.kind, outcome.key, outcome.position) == ("wait", LAST_CHANCE, 1)
+    assert (chances.lock.aside, chances.unique.entries) == (["a/1"] * lock, {})
+    assert chances.lock.holders == []
+    assert [owner.phase for owner in chances.unique.owners()] == ["again"]
+    assert chances.admit(delivery("another", task="c", lock=False)).kind == "skip"  # it is a duplicate
+    chances.keys[LAST_CHANCE].release("b/1", "of b")
+    third = last_chance("third", lock=lock, offered=LAST_CHANCE)
+    assert chances.admit(third).kind == "run"
+    assert [claim.key for claim in third.leases if "a/1" in chances.keys[claim.key].holders] == [
+        *(["x"] if lock else []),
+        "u",
+        LAST_CHANCE,
+    ]
+
+
+@pytest.mark.proves("bystanders of a task that kills its worker")
+def test_of_two_suspects_each_runs_also_at_the_lock_of_a_line_that_is_never_empty(chances: Store):
+    line, chance = chances.lock, chances.keys[LAST_CHANCE]
+    line.acquire("c/1")
+    line.acquire("a/1")
+    line.acquire("d/1")
+    line.release("c/1")
+    assert chances.admit(last_chance("first")).key == LAST_CHANCE
+    assert isinstance(line.promoted("d/1"), Granted)  # it passes
+    line.acquire("e/1")
+    chance.release("b/1", "of b")
+    assert chances.admit(last_chance("second", offered=LAST_CHANCE)).key == "x"
+    assert line.in_line == ["a/1", "e/1"]
+    assert isinstance(chance.acquire("b/1", "of b"), Granted)  # it leaves its last chance to the other one
+    line.release("d/1")
+    assert line.last.wake == ("a/1",)
+    assert chances.admit(last_chance("third")).key == LAST_CHANCE
+    chance.release("b/1", "of b")
+    assert chances.admit(last_chance("fourth", offered=LAST_CHANCE)).kind == "run"
+    assert line.in_line == ["e/1"]
+
+
+@pytest.mark.proves("bystanders of a task that kills its worker")
+def test_a_task_that_was_dropped_while_it_waited_for_its_last_chance_leaves_its_place(chances: Store):
+    chances.lock.acquire("c/1")
+    chances.lock.acquire("a/1")
+    chances.lock.release("c/1")
+    assert chances.admit(last_chance("first")).key == LAST_CHANCE
+    chances.keys[LAST_CHANCE].ask(Drop("a/1", "of an operator"))
+    chances.wait(600)
+    assert chances.lock.reap() == ("a/1",)
+    assert chances.admit(last_chance("second")).kind == "drop"
+    assert chances.lock.entries == {}
+
+
+@pytest.mark.proves("bystanders of a task that kills its worker")
+def test_a_task_that_waits_for_its_lock_leaves_its_last_chance_to_others(chances: Store):
+    chances.keys[LAST_CHANCE].release("b/1", "of b")
+    chances.lock.acquire("c/1")
+    outcome = chances.admit(last_chance("first", offered=LAST_CHANCE))
+    assert (outcome.kind, outcome.key) == ("wait", "x")
+    assert chances.keys[LAST_CHANCE].holders == []
+    assert chances.keys[LAST_CHANCE].entries == {}
+
+
+@pytest.mark.proves("bystanders of a task that kills its worker")
+def test_a_task_that_is_offered_a_last_chance_and_needs_none_leaves_that_line(chances: Store):
+    assert chances.admit(last_chance("first")).kind == "wait"
+    assert chances.admit(promoted("second", LAST_CHANCE)).kind == "run"
+    assert chances.keys[LAST_CHANCE].entries == {}
 
 
 CONTINUATIONS = (

@@ -289,6 +289,22 @@ def test_removing_a_stranger_finds_nothing(busy: Key):
     assert busy.last == Transition(before, Applied(False), due=START + TTL)
 
 
+def test_an_id_that_is_set_aside_hands_its_offer_on_and_stays_for_a_later_one(busy: Key):
+    busy.release("a")
+    assert busy.ask(Remove("b", "aside")) == Applied(True)
+    assert busy.last.wake == ("c",)
+    assert busy.in_line == ["c", "d"]
+    assert busy.ask(Remove("b", "aside")) == Applied(False)
+    assert isinstance(busy.promoted("b"), Granted)  # as any id aside
+
+
+def test_setting_aside_does_not_touch_the_copy_of_a_run(key: Key):
+    key.acquire("a", recovers=True)
+    before = key.document
+    assert key.ask(Remove("a", "aside")) == Applied(False)
+    assert key.document == before
+
+
 def test_removing_does_not_end_a_run(key: Key):
     key.acquire("a")
     assert key.ask(Remove("a")) == Applied(False)

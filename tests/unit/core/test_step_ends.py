@@ -4,7 +4,17 @@ from __future__ import annotations
 
 import pytest
 
-from celery_exclusive.core.operations import Applied, Enqueue, Granted, Held, Over, Parked, Remove, Stale
+from celery_exclusive.core.operations import (
+    Applied,
+    Enqueue,
+    Granted,
+    Held,
+    Over,
+    Parked,
+    Remove,
+    Stale,
+    StandBehind,
+)
 from celery_exclusive.core.records import NAMED, NEVER, SECOND
 from tests.unit.stepping import TTL, Key
 
@@ -89,6 +99,16 @@ def test_a_task_whose_turn_it_is_is_not_replaced(key: Key) -> None:
     assert key.in_line == ["a", "b"]
     key.acquire("c", replaces=True)
     assert key.in_line == ["a", "c"], "else none would ever start"
+
+
+@pytest.mark.proves("doomed holders")
+def test_only_of_a_wait_that_is_over_it_is_said_that_the_message_never_begins(busy: Key):
+    busy.acquire("a", replaces=True)
+    assert busy.ask(StandBehind("a")) == Applied(False)
+    busy.acquire("b", replaces=True)
+    assert busy.ask(StandBehind("a")) == Applied(True)
+    assert busy.ask(StandBehind("b")) == Applied(False)
+    assert busy.ask(StandBehind("unknown")) == Applied(False)
 
 
 def test_a_delivery_that_comes_again_replaces_nothing(busy: Key) -> None:

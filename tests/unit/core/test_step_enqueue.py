@@ -7,7 +7,16 @@ from typing import Any
 import pytest
 
 from celery_exclusive.core.key_state import PUBLISHED
-from celery_exclusive.core.operations import Answer, Applied, Enqueue, Granted, Parked, Remove, Stale
+from celery_exclusive.core.operations import (
+    Answer,
+    Applied,
+    Enqueue,
+    Granted,
+    Parked,
+    Remove,
+    Stale,
+    StandBehind,
+)
 from celery_exclusive.core.records import SECOND, SENT
 from tests.unit.stepping import TTL, Key, nobody_comes
 
@@ -18,8 +27,8 @@ pytestmark = pytest.mark.proves("order of publishing")
 SEND, HAS_BEGUN = Applied(True), Applied(False)
 
 
-def enqueue(key: Key, id: str, limit: int = 1) -> Answer:
-    return key.ask(Enqueue(id, f"message of {id}".encode(), limit))
+def enqueue(key: Key, id: str, limit: int = 1, queue: str = "/low") -> Answer:
+    return key.ask(Enqueue(id, f"message of {id}".encode(), limit, queue=queue))
 
 
 def test_a_free_key_s_message_is_sent_and_holds_its_place(key: Key):
@@ -46,6 +55,96 @@ def test_messages_start_in_the_order_in_which_they_were_published(key: Key):
     for id in "abc":
         assert isinstance(key.promoted(id), Granted)
         key.release(id)
+
+
+@pytest.mark.proves("lost message of a unique call")
+def test_a_call_that_stands_behind_a_lost_message_lets_it_be_offered_again(key: Key):
+    enqueue(key, "a")
+    assert key.ask(StandBehind("a")) == Applied(False)
+    assert key.last.wake == ()
+    assert key.reap(5 * SECOND) == ("a",)
+
+
+@pytest.mark.proves("lost message of a unique call")
+def test_a_call_that_stands_behind_a_message_leaves_the_offers_to_others_as_they_are():
+    key = Key(limit=2)
+    for id in "ab":
+        enqueue(key, id, limit=2)
+    key.ask(StandBehind("a"))
+    assert key.reap(A_DAY // 2) == ("a",)
+
+
+@pytest.mark.proves("lost message of a unique call")
+def test_a_stream_of_duplicates_publishes_a_queued_message_no_more_often_than_one_waiting_call():
+    published = []
+    for of_duplicates in (False, True):
+        key, wakes = Key(), 0
+        for id in "a" if of_duplicates else "ab":
+            enqueue(key, id)
+        for _ in range(15 * 60):
+            key.now += SECOND
+            if of_duplicates:
+                key.ask(StandBehind("a"))
+            wakes += key.reap().count("a")
+        published.append(wakes)
+    assert published == [3, 3]
+
+
+@pytest.mark.proves("lost message of a unique call")
+def test_a_call_that_stands_behind_a_message_of_another_line_shortens_no_offer_of_this_one(key: Key):
+    enqueue(key, "a")
+    assert key.ask(StandBehind("elsewhere")) == Applied(False)
+    assert key.reap(5 * SECOND) == ()
+
+
+@pytest.mark.proves("two queues")
+def test_a_call_of_another_queue_passes_a_message_that_no_worker_takes(key: Key):
+    for id, queue in (("a", "/low"), ("b", "/low"), ("c", "/high")):
+        enqueue(key, id, queue=queue)
+    assert key.reap(5 * SECOND) == ("b", "a"), "its only copy may be lost"
+    assert key.last.aside == (), "which would be logged"
+    assert key.reap(5 * SECOND) == ("c", "b")
+    assert isinstance(key.promoted("c"), Granted)
+    key.release("c")
+    assert isinstance(key.promoted("b"), Granted), "whoever comes first"
+    assert isinstance(key.promoted("a"), Parked)
+    assert key.in_line == ["a"]
+
+
+@pytest.mark.proves("two queues")
+def test_of_a_message_that_has_had_all_its_offers_aside_it_is_said_once(key: Key):
+    enqueue(key, "a")
+    enqueue(key, "b", queue="/high")
+    seen = []
+    for _ in range(4):
+        key.reap(600 * SECOND)
+        seen += key.last.aside
+    assert seen == ["a"]
+
+
+@pytest.mark.proves("two queues")
+def test_a_call_of_another_queue_waits_no_longer_for_one_that_has_had_its_time(key: Key):
+    enqueue(key, "a")
+    key.now += 5 * SECOND
+    enqueue(key, "b", queue="/high")
+    assert key.reap() == ("b", "a")
+
+
+def test_calls_of_one_queue_do_not_pass_each_other(key: Key):
+    for id in "abc":
+        enqueue(key, id)
+    assert key.reap(5 * SECOND) == ("a",)
+    assert key.reap(5 * SECOND) == ()
+    assert isinstance(key.promoted("b"), Parked)
+    key.promoted("a")
+    key.release("a")
+    enqueue(key, "d", queue="/high")
+    assert key.document.queue == "*"
+    for id in "bcd":
+        key.promoted(id)
+        key.release(id)
+    enqueue(key, "e", queue="/high")
+    assert key.document.queue == "/high", "of a new line"
 
 
 def test_with_a_limit_as_many_are_sent_at_once(key: Key):

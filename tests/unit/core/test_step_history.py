@@ -28,6 +28,7 @@ from celery_exclusive.core.operations import (
     Remove,
     Renew,
     Requeue,
+    ids_of,
 )
 from celery_exclusive.core.records import NEVER, SECOND, Entry, reach
 from tests.unit.stepping import TTL, Key
@@ -119,7 +120,9 @@ class AnyHistory(RuleBasedStateMachine):
     def _ask(self, operation: Operation) -> None:
         key = self.key
         limit = operation.limit if isinstance(operation, (Acquire, Enqueue)) else 1
-        assert key.look(operation) == key.look(operation, count=reach(key.document, limit))
+        assert key.look(operation) == key.look(
+            operation, count=reach(key.document, limit, ids_of(operation), key.now)
+        )
         before, entries, now = key.document, dict(key.entries), key.now
         key.ask(operation)
         assert set(key.messages) == set(key.entries)

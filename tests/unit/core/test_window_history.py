@@ -10,7 +10,16 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule, run_state_machine_as_test
 
 from celery_exclusive.core.claim import task_id
-from celery_exclusive.core.operations import Answer, Applied, Enqueue, Held, KeyOperation, Parked, Reap
+from celery_exclusive.core.operations import (
+    Answer,
+    Applied,
+    Enqueue,
+    Held,
+    KeyOperation,
+    Parked,
+    Reap,
+    ids_of,
+)
 from celery_exclusive.core.plan import Ask
 from celery_exclusive.core.records import SECOND, reach
 from tests.unit.core.test_admission_window import WAITS, Store, delivery
@@ -128,7 +137,8 @@ class Windows(RuleBasedStateMachine, Store):
         return self._request(Enqueue(window, f"{call}".encode(), waits=WAITS))
 
     def _request(self, operation: KeyOperation | Reap) -> Answer:
-        windows, read = self.windows, reach(self.windows.document)
+        windows = self.windows
+        read = reach(windows.document, 1, ids_of(operation), windows.now)
         assert windows.look(operation) == windows.look(operation, count=read), "it reads too little"
         answer = windows.ask(operation)
         self._publish()

@@ -14,12 +14,14 @@ from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from concurrent.futures import TimeoutError as FutureTimeout
 from contextvars import copy_context
+from datetime import timedelta
 from functools import partial
 from pathlib import Path
 from typing import Any
+from uuid import uuid4
 
 import pytest
-from celery import Celery, current_app
+from celery import Celery, Task, current_app, signature
 
 from celery_exclusive import Conflict, Exclusive, ExclusiveError, LeaseLost, LockHeld, OptionError, install
 from celery_exclusive import lock as lock_
@@ -111,6 +113,40 @@ def test_a_name_in_braces_is_taken_as_it_is_with_a_warning_at_the_callers_line(t
     assert [warning.filename for warning in warned] == [__file__]
 
 
+@pytest.mark.promise(
+    "A `lock()` with the name of a task that it does not hold off is warned of once, with the `key=` that "
+    "would make them one lock",
+    broke="red before; a task with that key warned of",
+)
+@pytest.mark.parametrize(
+    ("option", "warnings"),
+    [
+        (lambda _: None, 1),
+        (lambda _: Exclusive(), 1),
+        (lambda _: Exclusive(key="feeds.nightly:{url}"), 1),
+        (lambda name: Exclusive(key=name), 0),
+        (lambda name: Exclusive(key=lambda url: name), 0),
+    ],
+    ids=["no option", "whole task", "another key", "its name", "a function"],
+)
+def test_a_lock_with_the_name_of_a_task_that_has_another_key_is_warned_of_once(
+    app: Celery, lock: Lock, caplog: pytest.LogCaptureFixture, option: Any, warnings: int
+) -> None:
+    name = f"feeds.nightly {uuid4()}"
+
+    @app.task(name=name, shared=False, exclusive=option(name))
+    def nightly(url: str = "") -> None: ...
+
+    app.finalize()
+    for _ in range(2):
+        with lock(name):
+            pass
+    with lock("feeds"):
+        pass
+    assert caplog.text.count("not the lock of the task of this name") == warnings
+    assert caplog.text.count(f"the task has exclusive=Exclusive(key='{name}')") == warnings
+
+
 @pytest.mark.proves("braces in a lock")
 @pytest.mark.parametrize("text", ['{"repo": 17}', "{}", "{17}", "{a b}", "repo:{", "{user:17}"])
 def test_other_braces_are_taken_as_they_are(text: str) -> None:
@@ -137,13 +173,13 @@ def test_a_limit_lets_so_many_hold_it_at_once(lock: Lock) -> None:
 
 
 def test_lock_held_names_the_holder_and_since_when(lock: Lock) -> None:
-    with lock() as lease, pytest.raises(LockHeld) as raised, lock(wait=0.1):
+    with lock() as lease, pytest.raises(LockHeld) as raised, lock(wait=0):
         pass
     error = raised.value
     assert error.key == lease.key == "x=repo:17"
     assert error.holder.startswith("lock:")
     assert f"x=repo:17 is held by {error.holder} for 0." in str(error)
-    assert "wait=0.1 s" in str(error)
+    assert "wait=0 s" in str(error)
 
 
 @pytest.mark.parametrize("kind", [Conflict, LockHeld])
@@ -200,6 +236,8 @@ def test_a_lock_that_this_code_holds_already_is_refused_instead_of_waited_for(lo
     same = lock()
     with same, pytest.raises(ExclusiveError, match="by the very code that waits for it"):
         same.acquire()
+    with same, pytest.raises(ExclusiveError, match=r"reentrant=True\) for code"):
+        lock(wait=1e6).acquire()
     with same, pytest.raises(LockHeld), lock(wait=0):  # who does not wait is told that it is held
         pass
 
@@ -384,23 +422,58 @@ def test_an_exception_that_ends_the_block_or_the_waiting_leaves_nothing_locked(
         ({"ttl": None}, "ttl=None"),
         (
             {"ttl": sys.maxsize},
-            r"ttl=9223372036854775807 must be a number of seconds from 0\.1 to 157766400\.",
+            r"ttl=9223372036854775807 must be a number of seconds from 0\.1 to 157766400, or a timedelta\.",
         ),
         ({"ttl": 10**5000}, "ttl=<int of many digits> must be"),
-        ({"wait": -1}, "wait=-1 must be a number of seconds from 0 to 157766400, 0 for one try, or None"),
-        ({"wait": 1e300}, r"wait=1e\+300 must be a number of seconds from 0 to 157766400, 0 for one try"),
+        (
+            {"wait": -1},
+            "wait=-1 must be a number of seconds from 0 to 157766400, or a timedelta, 0 for one try, or None",
+        ),
+        (
+            {"wait": 1e300},
+            r"wait=1e\+300 must be a number of seconds from 0 to 157766400, or a timedelta, 0 for one try",
+        ),
         ({"wait": False}, "wait=False"),
         ({"limit": 0}, "limit=0 must be a whole number from 1"),
         ({"limit": 10**9 + 1}, "limit=1000000001 must be a whole number from 1 to 1000000000: how many"),
         ({"limit": True}, "limit=True"),
         ({"tll": 5}, "there is no option 'tll' .*did you mean 'ttl'"),
-        ({"timeout": 5}, "there is no option 'timeout' .*did you mean 'wait'"),
+        (
+            {"timeout": 5},
+            "timeout= is ttl= for the lock of a dead process, .* and wait= for the longest wait",
+        ),
+        ({"blocking": False}, "blocking= is wait= here: 0 for one try"),
+        ({"expire": 5}, "expire= is ttl= here"),
+        ({"blocking_timeout": 5}, "blocking_timeout= is wait= here"),
+        (
+            {"text": Task()},
+            r"must be a string .* Write lock\('nightly'\) for the lock of tasks with",
+        ),
+        ({"text": signature("feeds.refresh")}, r"Write lock\('nightly'\) for the lock of tasks with"),
     ],
 )
 def test_wrong_arguments_are_refused_at_once(arguments: dict[str, Any], problem: str) -> None:
     options = {"text": "repo:17", **arguments}
     with pytest.raises(OptionError, match=problem):
         lock_(options.pop("text"), **options)
+
+
+@pytest.mark.proves("timedelta")
+def test_the_times_of_a_lock_may_be_timedeltas(lock: Lock) -> None:
+    guard = lock(ttl=timedelta(seconds=6), wait=timedelta(0))
+    with guard as lease:
+        assert lease.ttl == 6
+        with pytest.raises(LockHeld, match=r"within wait=0\.0 s"):
+            thread(lock(wait=timedelta(0)).__enter__)
+
+
+def test_arguments_of_acquire_are_refused_with_the_option_of_the_lock(lock: Lock) -> None:
+    acquire: Any = lock().acquire
+    for arguments, options in [((), {"blocking": False}), ((False,), {}), ((), {"timeout": 3})]:
+        with pytest.raises(
+            OptionError, match=r"acquire\(\) takes no arguments, .* lock\('repo:17', wait=0\)"
+        ):
+            acquire(*arguments, **options)
 
 
 @pytest.mark.proves("missing lease")

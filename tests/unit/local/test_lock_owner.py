@@ -154,7 +154,7 @@ def test_code_that_may_wait_for_itself_is_warned_and_goes_on_if_another_thread_r
     guard = lock()
 
     def release() -> None:
-        eventually(lambda: "it waits for ever: a lock is not re-entrant" in caplog.text, "the warning")
+        eventually(lambda: "it waits for ever: give both reentrant=True" in caplog.text, "the warning")
         guard.release()
 
     assert guard.acquire()

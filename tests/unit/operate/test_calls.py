@@ -73,6 +73,18 @@ def test_arguments_that_celery_has_cut_are_shown_as_it_has_written_them(app: Cel
     assert read(app, stored("unknown.task", argsrepr="(1,)")).args == "(1,) {}"
 
 
+@pytest.mark.proves("secret arguments")
+def test_arguments_that_may_have_a_secret_are_not_shown_as_they_are_written(app: Celery) -> None:
+    assert read(app, stored("shop.all", argsrepr="('hunter2',)")).args == "password=**"
+    assert read(app, stored("shop.all", argsrepr="('hunt...',)")).args == "**"
+    for headers in (
+        {"kwargsrepr": "{'password': 'hunt...'}"},
+        {"argsrepr": "(<object>, {'api_key': 'hunter2'})"},
+    ):
+        assert read(app, stored(**headers)).args == "**"
+        assert read(app, stored("unknown.task", **headers)).args == "**"
+
+
 @pytest.mark.proves("arguments in commands")
 def test_masked_arguments_stay_masked_and_a_retry_of_them_shows_none(app: Celery) -> None:
     masked = {"masked": True}

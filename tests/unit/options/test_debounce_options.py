@@ -54,6 +54,7 @@ def test_the_repr_of_an_option_is_the_code_that_makes_it(text: str) -> None:
         (Debounce, {"wait": 5, "max_wait": 60, "recover": True}, "give it to exclusive="),
         (Debounce, {"wait": 5, "max_wait": 60, "by": "a", "key": "b"}, "by= and key="),
         (Debounce, {"wait": 5, "max_wait": 60, "by": ""}, "Leave it out for the whole task"),
+        (Debounce, {"delay": 5, "max_wait": 60}, "delay= is wait= here, the pause after the last call"),
         (Unique, {"by": "doc_id", "wait": 5}, "wait= is for Debounce(wait=..., max_wait=...)"),
     ],
 )

@@ -589,6 +589,53 @@ def test_a_preview_shows_the_arguments_that_count(option: Exclusive, expected: s
     assert preview(work, option, ("https://a",), {"depth": Tenant(1)}) == expected
 
 
+@pytest.mark.promise(
+    "Log lines and commands hide the values of arguments, and of items of dicts in them, whose names look "
+    "like secrets to Django or Sentry",
+    name="secret arguments",
+    broke="red before: password='hunter2'",
+)
+@pytest.mark.parametrize(
+    "name",
+    [
+        "password",
+        "PASSWD",
+        "db_pwd",
+        "passphrase",
+        "secret",
+        "clientSecret",
+        "token",
+        "x-auth-token",
+        "auth",
+        "oauth_state",
+        "apikey",
+        "api-key",
+        "s3_key",
+        "access_keys",
+        "session",
+        "sessionid",
+        "csrfmiddlewaretoken",
+        "HTTP_COOKIE",
+        "signature",
+        "credentials",
+        "Authorization",
+    ],
+)
+def test_a_preview_hides_what_looks_like_a_secret(name: str):
+    for value in ({name: "hunter2"}, [{"a": {name: "hunter2"}}], (OrderedDict({name: "hunter2"}),)):
+        assert "hunter2" not in preview(work, Exclusive("*"), (value,), {}, 400)
+    assert preview(open_ended, Exclusive("*"), (1,), {name: "hunter2"}) == f"a=1, options={{{name!r}: **}}"
+    if name.isidentifier():
+        assert preview(open_ended, Exclusive(("a", name)), (1,), {name: "hunter2"}) == f"a=1, {name}=**"
+        assert preview(open_ended, Exclusive(key=f"{{{name}}}"), (1,), {name: "hunter2"}) == f"{name}=**"
+
+
+@pytest.mark.proves("secret arguments")
+@pytest.mark.parametrize("name", ["author", "rapid", "keyword", "passenger", "passed", "url", "key", "keys"])
+def test_a_preview_shows_what_does_not_look_like_a_secret(name: str):
+    assert preview(open_ended, Exclusive(name), (1,), {name: "shown"}) == f"{name}='shown'"
+
+
 @given(st.lists(values, max_size=3), values, st.integers(0, 90))
 @example(["a"], Name("two\nlines"), 80)
 def test_a_preview_is_short_printable_and_never_raises(args: list[Any], value: Any, limit: int):

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import copy
+import json
 import pickle
 import sys
 from collections.abc import Callable, Iterator
 from dataclasses import FrozenInstanceError
+from datetime import timedelta
 from typing import Any
 from weakref import WeakKeyDictionary
 
@@ -17,7 +19,7 @@ from celery_exclusive.core.records import SECOND
 from celery_exclusive.errors import OptionError
 from celery_exclusive.options import option as option_module
 from celery_exclusive.options.amounts import LONGEST, MOST
-from celery_exclusive.options.declared import Exclusive
+from celery_exclusive.options.declared import Debounce, Exclusive, Unique
 from celery_exclusive.options.option import NOT_GIVEN
 
 
@@ -111,6 +113,30 @@ def test_an_option_survives_copying_and_pickling(option: Exclusive, through: Cal
     assert through(Exclusive()).skip_result is NOT_GIVEN
 
 
+@pytest.mark.promise(
+    "Wherever a time is given, a timedelta is the same as its seconds: in options, in calls, in settings and "
+    "in `lock()`",
+    name="timedelta",
+    broke="red before: refused as no number",
+)
+def test_a_timedelta_is_as_good_as_its_seconds():
+    quarter = timedelta(seconds=0.25)
+    for kind, names in [
+        (Exclusive, ["ttl", "give_up_after"]),
+        (Unique, ["ttl", "queued_ttl"]),
+        (Unique, ["period"]),
+        (Debounce, ["wait", "max_wait"]),
+    ]:
+        given: Any = kind(**dict.fromkeys(names, quarter))
+        assert given == kind(**dict.fromkeys(names, 0.25))
+        assert given.replace(**dict.fromkeys(names, quarter)) == given
+        assert json.loads(json.dumps(given.values)) == dict.fromkeys(names, 0.25)
+    with pytest.raises(OptionError, match=r"ttl=0\.0 must be a number of seconds from 0\.1"):
+        Unique(ttl=timedelta(0))
+    with pytest.raises(OptionError, match=r"limit=datetime\.timedelta.* must be a whole number"):
+        Exclusive(limit=quarter)  # type: ignore[arg-type]
+
+
 def test_a_skipped_run_names_the_key_and_the_task_that_has_it():
     assert Exclusive().skipped("x:a", "id-1") == {"skipped": {"key": "x:a", "existing_id": "id-1"}}
 
@@ -135,6 +161,14 @@ def test_a_skipped_run_returns_the_constant_that_was_given(constant: object):
     ("options", "said"),
     [
         ({"on_conflit": "skip"}, ["'on_conflit'", "by, key, ttl", "did you mean 'on_conflict'?"]),
+        ({"timeout": 9}, ["give_up_after= for the longest wait", "ttl= for", "time_limit="]),
+        ({"expire": 9}, ["expire= is ttl= here"]),
+        ({"wait": 9}, ["wait= is give_up_after= here"]),
+        ({"blocking": False}, ["blocking= is on_conflict= here", "'skip'"]),
+        ({"unique_on": "a"}, ["unique_on= is by= here"]),
+        ({"concurrency": 4}, ["concurrency= is limit= here"]),
+        ({"period": 60}, ["period= is about calls", "unique=Unique(...)"]),
+        ({"limit": len}, ["limit=<built-in function len>", "exclusive=task.exclusive.replace(limit=2)"]),
         ({"on_conflict": "skp"}, ["'skp'", "'wait'", "did you mean 'skip'?"]),
         ({"on_conflict": ["skip"]}, ["['skip']", "'wait'", "'skip'", "'raise'", "'reschedule'"]),
         ({"order": "publish"}, ["order='publish'", "did you mean 'published'"]),

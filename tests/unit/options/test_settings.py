@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable, Iterator
+from datetime import timedelta
 from types import ModuleType, SimpleNamespace
 from typing import Any
 
@@ -143,22 +144,22 @@ def test_a_default_never_overrides_what_the_user_sets_later(app: Celery):
         ("exclusive_prefix", None, "a short string without spaces and braces"),
         ("exclusive_prefix", "", "a short string without spaces and braces"),
         ("exclusive_prefix", "{a}", "a short string without spaces and braces"),
-        ("exclusive_ttl", "30", "a number of seconds from 0.1 to 157766400"),
-        ("exclusive_ttl", 0.01, "a number of seconds from 0.1 to 157766400"),
-        ("exclusive_ttl", None, "a number of seconds from 0.1 to 157766400"),
-        ("exclusive_ttl", sys.maxsize, "a number of seconds from 0.1 to 157766400"),
-        ("exclusive_queued_ttl", 157_766_401, "a number of seconds from 0.1 to 157766400"),
-        ("exclusive_offer", 0, "a number of seconds from 0.001 to 1314720"),
-        ("exclusive_offer", float("inf"), "a number of seconds from 0.001 to 1314720"),
-        ("exclusive_offer", 1e-7, "a number of seconds from 0.001 to 1314720"),
-        ("exclusive_offer", 1_314_721, "a number of seconds from 0.001 to 1314720"),
-        ("exclusive_reap_period", -1, "a number of seconds from 0.001 to 157766400"),
-        ("exclusive_reap_period", True, "a number of seconds from 0.001 to 157766400"),
-        ("exclusive_reap_period", 1e300, "a number of seconds from 0.001 to 157766400"),
-        ("exclusive_tombstone_ttl", "600", "a number of seconds from 0.001 to 157766400"),
-        ("exclusive_tombstone_ttl", 10**400, "a number of seconds from 0.001 to 157766400"),
-        ("exclusive_store_wait", float("nan"), "a number of seconds from 0.001 to 157766400"),
-        ("exclusive_store_wait", 1e9, "a number of seconds from 0.001 to 157766400"),
+        ("exclusive_ttl", "30", "a number of seconds from 0.1 to 157766400, or a timedelta"),
+        ("exclusive_ttl", 0.01, "a number of seconds from 0.1 to 157766400, or a timedelta"),
+        ("exclusive_ttl", None, "a number of seconds from 0.1 to 157766400, or a timedelta"),
+        ("exclusive_ttl", sys.maxsize, "a number of seconds from 0.1 to 157766400, or a timedelta"),
+        ("exclusive_queued_ttl", 157_766_401, "a number of seconds from 0.1 to 157766400, or a timedelta"),
+        ("exclusive_offer", 0, "a number of seconds from 0.001 to 1314720, or a timedelta"),
+        ("exclusive_offer", float("inf"), "a number of seconds from 0.001 to 1314720, or a timedelta"),
+        ("exclusive_offer", 1e-7, "a number of seconds from 0.001 to 1314720, or a timedelta"),
+        ("exclusive_offer", 1_314_721, "a number of seconds from 0.001 to 1314720, or a timedelta"),
+        ("exclusive_reap_period", -1, "a number of seconds from 0.001 to 157766400, or a timedelta"),
+        ("exclusive_reap_period", True, "a number of seconds from 0.001 to 157766400, or a timedelta"),
+        ("exclusive_reap_period", 1e300, "a number of seconds from 0.001 to 157766400, or a timedelta"),
+        ("exclusive_tombstone_ttl", "600", "a number of seconds from 0.001 to 157766400, or a timedelta"),
+        ("exclusive_tombstone_ttl", 10**400, "a number of seconds from 0.001 to 157766400, or a timedelta"),
+        ("exclusive_store_wait", float("nan"), "a number of seconds from 0.001 to 157766400, or a timedelta"),
+        ("exclusive_store_wait", 1e9, "a number of seconds from 0.001 to 157766400, or a timedelta"),
         ("exclusive_on_store_error", "ignore", "'raise' or 'allow'"),
         ("exclusive_max_waiting", 0, "a whole number from 1 to 1000000000, or None"),
         ("exclusive_max_waiting", "9", "a whole number from 1 to 1000000000, or None"),
@@ -190,7 +191,7 @@ def test_a_mistyped_store_is_refused_without_its_value(app: Celery, value: objec
 
 
 @every_way
-@pytest.mark.parametrize("secret", ["s" * 16, ["s" * 16, "t" * 16], ("s" * 16, None)])
+@pytest.mark.parametrize("secret", ["s" * 16, ["s" * 16, "t" * 16], ("s" * 16, None), (None, "s" * 16)])
 def test_a_secret_may_be_a_text_or_several_of_which_the_first_signs(
     app: Celery, configure: Configure, secret: Any
 ):
@@ -207,7 +208,8 @@ def test_a_secret_may_be_a_text_or_several_of_which_the_first_signs(
 )
 @pytest.mark.parametrize(
     "secret",
-    ["sesame", "", b"sesame that is bytes", 1234567890123456, [], (), [None], [None, "s" * 16],
+    ["sesame", "", b"sesame that is bytes", 1234567890123456, [], (), [None], [None, None],
+     ["s" * 16, None, "t" * 16],
      ["s" * 16, "sesame"], ["s" * 16, 7], {"sesame": "s" * 16}, True],
 )  # fmt: skip
 def test_a_secret_that_is_too_short_or_no_text_is_refused_without_showing_it(app: Celery, secret: Any):
@@ -266,6 +268,13 @@ def test_tombstones_outlive_two_visibility_timeouts_of_the_broker(app: Celery, u
 def test_tombstones_follow_the_visibility_timeout_that_is_set(app: Celery):
     app.conf.update(broker_url="redis://", broker_transport_options={"visibility_timeout": 10})
     assert tombstone_ttl(app.conf) == 620
+
+
+@pytest.mark.proves("timedelta")
+def test_a_setting_may_be_a_timedelta(app: Celery):
+    app.conf.update(exclusive_ttl=timedelta(minutes=1), exclusive_tombstone_ttl=timedelta(hours=1))
+    assert Settings.from_conf(app.conf).exclusive_ttl == 60
+    assert tombstone_ttl(app.conf) == 3600
 
 
 def test_tombstones_follow_their_own_setting_first(app: Celery):

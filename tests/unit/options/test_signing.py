@@ -169,6 +169,17 @@ def test_an_app_without_a_secret_leaves_a_signed_message_to_apps_that_have_one()
     assert Signer((NEW, None), "cx").open_parked(b"{}", "x:k", "a/p") == b"{}"
 
 
+@pytest.mark.proves("change of the secret")
+def test_a_secret_behind_none_signs_nothing_and_verifies_both() -> None:
+    signer = Signer((None, NEW), "cx")
+    assert signer.sign_parked(b"{}", "x:k", "a/p") == b"{}"
+    assert signer.sign_header({"id": "p"}, "a", "t") == {"id": "p"}
+    kept = Signer((NEW,), "cx").sign_parked(b"{}", "x:k", "a/p")
+    assert {signer.open_parked(it, "x:k", "a/p") for it in (kept, b"{}")} == {b"{}"}
+    assert signer.open_parked(kept[:-1], "x:k", "a/p") is None
+    assert Signer((OLD,), "cx").open_parked(kept, "x:k", "a/p") is None
+
+
 @pytest.mark.proves("secret stays secret")
 def test_the_secret_is_not_in_the_text_of_a_signer_or_of_an_installation(
     make_app: Callable[..., Celery],

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import logging
 from collections.abc import Callable, Iterator
 from contextlib import suppress
@@ -58,6 +59,23 @@ def test_a_message_carries_the_epoch_if_its_call_asks_the_store(
 ) -> None:
     declare(app, **options).delay("a")
     assert sent_last(app).get("store") == (store.epoch() if is_told else None)
+
+
+def test_a_call_that_asks_the_store_in_an_event_loop_is_warned_of_once(
+    app: Celery, store: MemoryStore, caplog: pytest.LogCaptureFixture
+) -> None:
+    async def call(task: Any, *urls: str) -> None:
+        for url in urls:
+            task.delay(url)
+
+    task = declare(app, **UNIQUE)
+    task.delay("a")
+    assert "event loop" not in caplog.text
+    publisher: Publisher = getattr(app, PUBLISHER)
+    for url in "bc":
+        publisher._epoch_expires = 0
+        asyncio.run(call(task, url))
+    assert caplog.text.count("write await asyncio.to_thread(task.delay, ...)") == 1
 
 
 def test_the_offer_of_a_message_in_the_order_of_publishing_is_marked_with_the_epoch(

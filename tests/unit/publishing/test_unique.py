@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from celery import Celery, Task, chain, chord, group, shared_task
 
-from celery_exclusive import DuplicateTask, Unique, install
+from celery_exclusive import Debounce, DuplicateTask, Exclusive, Unique, install
 from celery_exclusive import Task as InstallingTask
 from celery_exclusive.run import Run, within
 from celery_exclusive.stores.memory import MemoryStore
@@ -170,6 +170,71 @@ def test_a_conflict_may_be_an_error(make_task: Any, sent: Any) -> None:
         task.delay("a", n=3)
     assert (caught.value.existing_id, caught.value.key) == (first.id, first.key)
     assert len(sent()) == 1
+
+
+@pytest.mark.promise(
+    '`on_conflict="raise"` raises at a caller that gives a task id or links, too, and sends nothing. In a '
+    "canvas the step is sent, and fails with `DuplicateTask` on its worker, with each kind of publisher",
+    name="duplicates that raise",
+    broke="red before: it was sent, and skipped on its worker with SUCCESS, and its chain went on",
+)
+@pytest.mark.parametrize("results", ["cache+memory://", "rpc://"])
+def test_a_duplicate_that_raises_is_sent_only_for_a_canvas(
+    app: Celery, make_task: Any, sent: Any, results: str
+) -> None:
+    app.conf.result_backend = results
+    task, step = make_task("url", on_conflict="raise"), app.signature("feeds.load", ("z",), immutable=True)
+    first = task.apply_async(("a",), link=step)
+    given = ({"task_id": "by hand"}, {"task_id": first.id}, {"link": step}, {"link_error": step})
+    for options in given:
+        with pytest.raises(DuplicateTask, match=f"is held by {first.id}"):
+            task.apply_async(("a",), **options)
+    assert len(sent()) == 1
+    for options in ({"group_id": "g"}, {"chord": step, "link": step}, {"chain": [step], "task_id": "step"}):
+        assert task.apply_async(("a",), **options).outcome == "published"
+    assert [header.get("duplicate_of") for header in sent()[1:]] == [first.id] * 3
+
+
+SKIPS: list[dict[str, Any]] = [
+    {"unique": Unique()},
+    {"unique": Debounce(wait=1, max_wait=1)},
+    {"exclusive": Exclusive(on_conflict="skip")},
+    {"exclusive": Exclusive(on_conflict="latest")},
+    {"exclusive": Exclusive(give_up_after=1, on_give_up="skip")},
+    {"exclusive": Exclusive(max_waiting=1, on_full="skip"), "unique": Unique(on_conflict="raise")},
+]
+NO_SKIPS: list[dict[str, Any]] = [
+    {"unique": Unique(on_conflict="raise"), "exclusive": Exclusive()},
+    {"exclusive": Exclusive(on_conflict="raise")},
+    {"exclusive": Exclusive(on_conflict="skip", skip_result=None)},
+    {"unique": Unique(), "retries": 1},
+    {"unique": Unique(), "group_id": "g"},
+]
+
+
+@pytest.mark.proves("skipped steps")
+@pytest.mark.parametrize(
+    ("options", "warnings"), [*((it, 1) for it in SKIPS), *((it, 0) for it in NO_SKIPS)], ids=str
+)
+@pytest.mark.parametrize("following", ["chain", "chord", "link"])
+def test_a_step_that_may_be_skipped_is_warned_of_once_if_another_step_gets_its_result(
+    app: Celery, make_task: Any, caplog: Any, options: dict[str, Any], warnings: int, following: str
+) -> None:
+    task, step = make_task(), app.signature("feeds.load", ("z",), immutable=True)
+    options = {following: [step] if following == "chain" else step, "unique": None, **options}
+    if "group_id" in options:
+        del options[following]
+    for url in "ab":
+        task.apply_async((url,), **options)
+    assert caplog.text.count("feeds.load is a step of a canvas, and may be skipped") == warnings
+
+
+@pytest.mark.proves("duplicates that raise")
+def test_the_retry_of_a_duplicate_that_raises_is_sent(make_task: Any, sent: Any) -> None:
+    task = make_task("url", on_conflict="raise")
+    task.delay("a")
+    assert task.apply_async(("a",), task_id="an old message", retries=1).outcome == "published"
+    assert len(sent()) == 2
 
 
 @pytest.mark.proves("DuplicateTask")

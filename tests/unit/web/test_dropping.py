@@ -36,7 +36,7 @@ def test_a_waiting_task_is_dropped_with_a_reason(
     assert (done.status, "Dropped first" in done.text) == (200, True)
     assert _waiting(desk) == ["second"]
     assert desk.app.AsyncResult("first").state == "REVOKED"
-    assert "task first was dropped from the line of lock x:k by Ada (poison)" in caplog.text
+    assert "task first was dropped from the line of lock x:k by Ada (poison), and not saved" in caplog.text
     assert visitor.post("drop", {**asked.fields, "reason": "poison"}).status == 409
     assert _waiting(desk) == ["second"]
 

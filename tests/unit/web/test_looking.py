@@ -109,6 +109,19 @@ def test_a_line_comes_in_pages_and_each_task_has_its_place(desk: Desk):
     assert "task120" in answer.text
 
 
+def test_the_answer_to_why_leads_to_the_place_of_the_task_in_line(desk: Desk):
+    desk.acquire("x:k", "holder", *(f"task{number}" for number in range(1, 321)))
+    visitor = desk.visitor()
+    for number in (1, 2, 251, 300):
+        (place,) = {
+            link for link in visitor.get("why", q=f"task{number}").links if f"task=task{number}" in link
+        }
+        shown = visitor.open(place)
+        assert re.findall(r'data-label="Place"><div>(\d+)<', shown.html)[:2] == [f"{number}", f"{number + 1}"]
+    assert "1 to 50 of 320" in visitor.get("key", key="x:k", task="gone").text
+    assert not any("task=" in link for link in visitor.get("why", q="holder").links)
+
+
 def test_a_task_with_arguments_is_answered_as_by_the_command(desk: Desk):
     @desk.app.task(name="feeds.load", shared=False, exclusive=Exclusive("url"))
     def load(url: str, full: bool = False) -> None: ...

@@ -15,6 +15,9 @@ from celery_exclusive.core.operations import Acquire, Applied, Granted
 from celery_exclusive.messages.stored import StoredMessage
 from celery_exclusive.services import PublishingStore
 from celery_exclusive.stores.base import Reply
+from celery_exclusive.worker.context import WorkerContext
+from celery_exclusive.worker.heartbeat import Heartbeat
+from celery_exclusive.worker.roster import Roster
 
 GRANTED, RELEASED = Reply(Granted(1)), Reply(Applied(True))
 
@@ -28,6 +31,8 @@ GRANTED, RELEASED = Reply(Granted(1)), Reply(Applied(True))
 )
 def test_a_run_with_a_free_lock_copies_no_message(app: Celery, monkeypatch: pytest.MonkeyPatch) -> None:
     services: Any = app._celery_exclusive  # type: ignore[attr-defined]
+    heartbeat = Heartbeat(services, "broker", Roster())
+    services.workers.append(WorkerContext(services, heartbeat=heartbeat))
     free = SimpleNamespace(apply=lambda _, asked: GRANTED if isinstance(asked, Acquire) else RELEASED)
     services.store = PublishingStore(free, services)  # type: ignore[arg-type]
     ran, copies = [], []

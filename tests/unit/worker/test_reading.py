@@ -18,6 +18,7 @@ from celery_exclusive import Exclusive, Unique, install
 from celery_exclusive.core.operations import Acquire
 from celery_exclusive.core.records import SECOND
 from celery_exclusive.messages.header import HEADER
+from celery_exclusive.messages.stored import queue_of
 from celery_exclusive.worker.context import WorkerContext
 from celery_exclusive.worker.execution import Execution
 from celery_exclusive.worker.heartbeat import Heartbeat
@@ -103,6 +104,24 @@ def test_reading_shows_the_body_what_the_publisher_has_sent(task: Any) -> None:
     assert sent["delivery_info"] == shown
 
 
+@pytest.mark.proves("two queues")
+@pytest.mark.parametrize(
+    "came",
+    [
+        message(exchange="a", routing_key="b"),
+        message({**OURS, "promoted": "epoch", "offered": "x:k", "route": ["q", "a", "b"]}),
+    ],
+    ids=["from the publisher", "from the store"],
+)
+def test_a_message_that_a_worker_parks_has_the_queue_that_its_publisher_would_name(
+    task: Any, came: Any
+) -> None:
+    delivery = read(delivered(came), task, request(came), [1], {})
+    assert delivery is not None
+    assert delivery.exclusive is not None
+    assert delivery.park(delivery.acquire(delivery.exclusive)).queue == queue_of("a", "b")
+
+
 def test_a_priority_that_an_earlier_release_has_written_into_the_header_is_ignored(task: Any) -> None:
     came = message({**OURS, "promoted": "epoch", "priority": 5})
     sent = request(came)
@@ -162,6 +181,8 @@ def test_message_that_the_worker_cannot_take_apart_fails_its_task_and_stops_no_c
 def test_child_makes_the_key_of_a_message_without_one_and_runs_under_it(app: Celery) -> None:
     """A function of the user's may return another key the next time."""
     services: Any = app._celery_exclusive  # type: ignore[attr-defined]
+    heartbeat = Heartbeat(services, "broker", Roster())
+    services.workers.append(WorkerContext(services, heartbeat=heartbeat))
     said, asked = count(), list[str]()
     apply = services.store.apply
     services.store.apply = lambda key, *of, **more: asked.append(key) or apply(key, *of, **more)

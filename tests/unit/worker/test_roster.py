@@ -15,7 +15,7 @@ from billiard import Process
 from billiard.process import current_process
 from celery import Celery
 
-from celery_exclusive.core.claim import Claim, UniqueClaim
+from celery_exclusive.core.claim import LAST_CHANCE, Claim, UniqueClaim
 from celery_exclusive.core.delivery import Claims
 from celery_exclusive.core.records import SECOND
 from celery_exclusive.errors import ExclusiveError
@@ -27,7 +27,8 @@ from celery_exclusive.worker.roster import Roster, SharedRoster, Slot
 X = Claim("x:k", "id/p", "t" * 16, 30 * SECOND, 2)
 U = Claim("u:k", "id/p", "t" * 16, 20 * SECOND)
 UNIQUE = UniqueClaim(U, "finished", 7 * SECOND, is_acquired=True)
-BOTH = Claims(id="id/p", token=X.token, exclusive=X, unique=UNIQUE, acks_late=True)
+CHANCE = Claim(LAST_CHANCE, "id/p", "t" * 16, 30 * SECOND)
+BOTH = Claims(id="id/p", token=X.token, exclusive=X, unique=UNIQUE, acks_late=True, last_chance=CHANCE)
 
 
 def other(token: str) -> Claims:
@@ -90,8 +91,12 @@ def seen(roster: Roster) -> list[tuple[Claims, tuple[Claim, ...]]]:
 def test_roster_shows_what_living_children_claim_and_hold(shared: SharedRoster) -> None:
     assert seen(shared) == []
     first, second = other("a" * 16), replace(BOTH, exclusive=None)
-    with child(run(shared, first)), child(run(shared, second, U), 1), child(run(shared, BOTH, X, U), 2):
-        assert seen(shared) == [(first, ()), (second, (U,)), (BOTH, (X, U))]
+    with (
+        child(run(shared, first)),
+        child(run(shared, second, U), 1),
+        child(run(shared, BOTH, X, U, CHANCE), 2),
+    ):
+        assert seen(shared) == [(first, ()), (second, (U,)), (BOTH, (X, U, CHANCE))]
         assert shared.left() == []
     assert seen(shared) == []
     assert [slot.claims for slot in shared.left()] == [first, second, BOTH]
@@ -192,6 +197,13 @@ def test_child_that_is_not_forked_finds_the_roster_which_leaves_no_file_behind(
 
 
 @pytest.mark.proves("stopping worker without its store")
+def test_children_know_the_time_limits_of_their_worker(shared: SharedRoster) -> None:
+    assert shared.time_limits == (None, None)
+    shared.limit(8, 7.5)
+    with child(lambda: None):
+        assert shared.time_limits == (8, 7.5)
+
+
 def test_children_learn_that_their_worker_stops_and_that_a_monitor_listens(shared: SharedRoster) -> None:
     def look() -> None:
         assert not shared.is_stopping

@@ -52,7 +52,7 @@ def _elsewhere(url: str) -> Iterator[Any]:
         return
     if has_app():
         yield checks.Info(
-            "The locks are in no database of this project, so the admin shows a page of them, and no tables.",
+            "The locks are in no database of this project, so its migrations make no tables for them.",
             hint="To have them in one, set CELERY_EXCLUSIVE_STORE to django://default, for example.",
             id=f"{LABEL}.I008",
         )

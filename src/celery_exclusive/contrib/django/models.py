@@ -1,7 +1,6 @@
-"""The tables of locks and of tasks that wait, for the admin to read.
+"""The model that gives the page its place in the admin, its permissions, and the entries in the admin's log.
 
-Only a store may write to them. They are no data of the project, so `dumpdata` and the default managers do not
-see them.
+It has no table. The tables of locks are no data of the project: only a store reads and writes them.
 """
 
 from __future__ import annotations
@@ -10,54 +9,30 @@ from typing import Any
 
 from django.db import models
 
-from celery_exclusive.contrib.django.fields import Name
-
 
 class Nothing(models.Manager):
+    """No rows, for `dumpdata` too."""
+
     def get_queryset(self) -> Any:
         return super().get_queryset().none()
 
 
 class Lock(models.Model):
-    """A key that is held, or that tasks wait for."""
+    """A key, as an entry in the log of the admin names it."""
 
-    namespace = Name()
-    key = Name(primary_key=True)  # within a namespace
-    ends = models.BigIntegerField(null=True)
-    waiting = models.IntegerField()
-    aside = models.IntegerField()
+    key = models.TextField(primary_key=True)
 
     objects = Nothing()
 
     class Meta:
         managed = False
-        db_table = "exclusive2_lock"
         base_manager_name = "objects"
-        ordering = ("key",)
         default_permissions = ("view",)
-        permissions = (("release_lock", "Can release locks"),)
+        permissions = (
+            ("release_lock", "Can release locks that no task holds"),
+            ("force_release_lock", "Can release locks by force"),
+            ("drop_waiting", "Can drop waiting tasks"),
+        )
 
     def __str__(self) -> str:
         return str(self.key)
-
-
-class WaitingTask(models.Model):
-    """A message in the line of a key."""
-
-    namespace = Name()
-    key = Name()
-    id = Name(primary_key=True)  # within the line of a key
-    state = models.TextField()
-    place = models.BigIntegerField()
-
-    objects = Nothing()
-
-    class Meta:
-        managed = False
-        db_table = "exclusive2_line"
-        base_manager_name = "objects"
-        ordering = ("key", "state", "place")
-        default_permissions = ("view",)
-
-    def __str__(self) -> str:
-        return str(self.id)

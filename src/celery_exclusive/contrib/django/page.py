@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from typing import Any
 
 from django.http import HttpResponse
@@ -18,14 +18,14 @@ class AdminAccess:
     """The access of a user of the admin.
 
     Parameters:
-        may_change: whether the user has the permission to release.
+        rights: the actions that the permissions of the user allow, as of `Access`.
         log: writes a message about a key into the log of the admin.
     """
 
     has_sessions = False
 
-    def __init__(self, request: Any, log: Callable[[str, str], None], *, may_change: bool) -> None:
-        self._request, self._log, self.may_change = request, log, may_change
+    def __init__(self, request: Any, log: Callable[[str, str], None], rights: Collection[str]) -> None:
+        self._request, self._log, self.rights = request, log, rights
 
     @property
     def user(self) -> str:

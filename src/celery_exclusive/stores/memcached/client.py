@@ -103,7 +103,7 @@ class Client:
             text = str(error) or type(error).__name__
             hint = next((hint for word, hint in _HINTS.items() if word in text), "")
             problem = f"store {self.url}: {text}" if hint else f"store {self.url} does not answer: {text}"
-            raise StoreUnavailable(f"{problem}; {hint or hints.ALIVE}") from error
+            raise StoreUnavailable(f"{problem}; {hint or hints.ALIVE}") from None
 
     def _try(self, connection: _Connection, commands: Sequence[bytes], read: Callable[[BinaryIO], T]) -> T:
         try:

@@ -25,7 +25,15 @@ from celery_exclusive.core.operations import (
 )
 from celery_exclusive.core.records import SECOND, Document, Holder, Line
 from celery_exclusive.errors import ExclusiveError, StoreRefused, StoreUnavailable, UnreadableKey
-from celery_exclusive.stores.base import TASKS_PER_PAGE, Capabilities, Cursor, Page, Reply, Snapshot
+from celery_exclusive.stores.base import (
+    TASKS_PER_PAGE,
+    Capabilities,
+    Cursor,
+    KeyInLine,
+    Page,
+    Reply,
+    Snapshot,
+)
 from celery_exclusive.stores.damaged import Damaged, check_holders, check_numbers
 from celery_exclusive.stores.document_store import Change, DocumentStore, Loaded, snapshot
 from celery_exclusive.stores.memcached.client import Answer, Client
@@ -152,6 +160,12 @@ class MemcachedStore(DocumentStore):
 
     def places(self) -> Iterator[tuple[str, str]]:
         return iter(())  # it keeps no line
+
+    def lines(self) -> Iterator[KeyInLine]:
+        return iter(())
+
+    def keys_of(self, task_id: str) -> Iterator[str]:  # noqa: ARG002
+        return self.scan()
 
     def scan(self, prefix: str = "") -> Iterator[str]:  # noqa: ARG002
         raise ExclusiveError(

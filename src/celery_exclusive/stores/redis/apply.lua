@@ -9,10 +9,10 @@
 -- settings   how long a first offer lasts, and a tombstone, and what becomes the epoch if there is none
 -- field      a name and its value, again for each field of the operation that differs from its default. The
 --            names are the names in core/operations.py; in the table `op` two fields stand for each pair:
--- fields of acquire: limit redelivered promoted acks_late message max_waiting takes_over_id takes_over_phase at_once recovers order expires_in gives_up_in replaces
+-- fields of acquire: limit redelivered promoted acks_late message max_waiting takes_over_id takes_over_phase at_once recovers order expires_in gives_up_in replaces queue
 -- fields of acquire_alone: inherits_id inherits_token phase repeated list payload
 -- fields of give_up: releases
--- fields of enqueue: message limit expires_in gives_up_in replaces waits_for waits_at_most list payload
+-- fields of enqueue: message limit expires_in gives_up_in replaces waits_for waits_at_most queue list payload
 -- fields of release: ending
 -- fields of remove: ending
 -- fields of restore: limit
@@ -21,10 +21,10 @@
 -- list       where the payload, or else the message, is pushed with a new lease or a new offer; a lease or an
 --            offer that is there went with it. acquire_alone: what was pushed is marked so
 -- answer     granted, parked, held, full, over, stale or done; number is the fence, the position, how many
---            wait, the newer id, or 1 for found; reap: 0 after another reap, 2 if more may be due; the quick
---            ways return a number alone: a fence, the place of a new offer, or 1; the quick way into the line
---            returns the position and the drawn place; refused, alone: nothing could be pushed, and nothing
---            was done
+--            wait, the newer id, or 1 for found; reap: 0 after another reap, else 1 and how many keys it swept,
+--            negative if more are due; the quick ways return a number alone: a fence, the place of a new
+--            offer, or 1; the quick way into the line returns the position and the drawn place; refused,
+--            alone: nothing could be pushed, and nothing was done
 -- epoch      in a reply with wakes, and in every reply to reap
 -- owners     id, age, remaining, fence, phase, token, ..., and the number of those that are not named; wakes: key, id, message, waiting, deaths, ...; asides: key, id, ...
 -- unreadable reap: key, problem, ... of damaged keys, which it skips from now on
@@ -57,6 +57,14 @@ local function push()
   if type(reply) == 'table' and reply.err then return {'refused'} end
 end
 
+-- A last fence that is too large, from another program, counts as none: no lease could be read again.
+local function next_fence()
+  local last = tonumber(redis.call('GET', base .. 'fence')) or 0
+  local fence = math.max(last < NEVER and last + 1 or 0, now)
+  redis.call('SET', base .. 'fence', whole(fence))
+  return fence
+end
+
 -- include quick.lua
 
 -- include document.lua
@@ -78,8 +86,7 @@ end
 local drawn = 0
 
 local function next_number()
-  drawn = math.max((tonumber(redis.call('GET', base .. 'fence')) or 0) + 1, now)
-  redis.call('SET', base .. 'fence', whole(drawn))
+  drawn = next_fence()
   return drawn
 end
 
@@ -113,16 +120,15 @@ end
 
 local unreadable = {}
 local SKIP_UNREADABLE = 600000000
+local WOKEN_AT_ONCE = 1000000
 
 -- Ends expired leases and offers of the keys that are due.
 local function reap()
-  write_when_full()
-  local last = tonumber(redis.call('GET', base .. 'reaped'))
-  if last and last <= now and now < last + tonumber(op.every) then return 'done', 0 end
   redis.call('SET', base .. 'reaped', whole(now), 'PX', 3600000)
-  local names = redis.call('ZRANGEBYSCORE', base .. 'due', '-inf', whole(now), 'LIMIT', 0, op.limit)
+  local names = redis.call('ZRANGEBYSCORE', base .. 'due', '-inf', whole(now), 'LIMIT', 0, op.limit + 1)
   local has_unreadable = redis.call('HLEN', base .. 'unreadable') > 0
-  for _, name in ipairs(names) do
+  for place, name in ipairs(names) do
+    if woken > WOKEN_AT_ONCE or place > op.limit then return 'done', -place end
     local problem = try(function()
       go_to(name)
       load(1)
@@ -139,7 +145,7 @@ local function reap()
       redis.call('HDEL', base .. 'unreadable', name)
     end
   end
-  return 'done', op.limit > 0 and #names == op.limit and 2 or 1
+  return 'done', 1 + #names
 end
 
 local answer, number, by
@@ -150,7 +156,7 @@ else
   load(op.limit)
   local verbs = {
     acquire = acquire, acquire_alone = acquire_alone, enqueue = enqueue, release = release,
-    requeue = requeue, remove = remove, recall = recall_one, drop = drop_one, give_up = give_up, force_release = force_release, restore = restore,
+    requeue = requeue, remove = remove, recall = recall_one, stand_behind = stand_behind, drop = drop_one, give_up = give_up, force_release = force_release, restore = restore,
   }
   if holders[op.id] or entries[op.id] then write_when_full() end -- else a full line would never be done
   answer, number, by = verbs[verb]()

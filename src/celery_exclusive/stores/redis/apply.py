@@ -36,6 +36,7 @@ _VERBS: Final[dict[type[KeyOperation], str]] = {
     operations.Requeue: "requeue",
     operations.Remove: "remove",
     operations.Recall: "recall",
+    operations.StandBehind: "stand_behind",
     operations.Drop: "drop",
     operations.GiveUp: "give_up",
     operations.ForceRelease: "force_release",
@@ -90,7 +91,6 @@ def words_of(key: str, operation: KeyOperation, now: int | str, settings: str) -
     return (now, form.verb, key, *head, settings + urandom(8).hex(), *named)
 
 
-_MORE: Final = 2
 _GIVES_UP, _IS_OVER = 1, 4
 """The flags of a record, as load.lua has them."""
 _PHASES: Final[dict[bytes, OwnerPhase]] = {phase.encode(): phase for phase in get_args(OwnerPhase)}
@@ -116,7 +116,8 @@ def read_reply(reply: Any) -> Reply:
         ),
         tuple((to_text(key), to_text(id)) for key, id in _rows(asides, 2)),
         to_text(epoch),
-        more=name == b"done" and number == _MORE,
+        more=name == b"done" and number < 0,
+        swept=max(abs(number) - 1, 0) if name == b"done" else 0,
         unreadable=tuple(
             (to_text(key), shorten(problem.decode(errors="replace"))) for key, problem in _rows(unreadable, 2)
         ),
@@ -132,6 +133,13 @@ def read_owners(found: list[Any]) -> tuple[tuple[Owner, ...], int]:
         for id, age, left, fence, phase, token in _rows(flat, 6)
     )
     return owners, others
+
+
+def read_lease(id: bytes, lease: bytes, now: int) -> Owner:
+    """Return a holder, of its lease as document.lua keeps it."""
+    expiry, fence, _, phase, token = lease.split(b" ", 4)
+    age, left = max(now - int(fence), 0), max(int(expiry) - now, 0)
+    return Owner(to_text(id), age, left, int(fence), _PHASES[phase], to_text(token))
 
 
 def read_line(found: list[Any], now: int) -> tuple[Waiting, ...]:

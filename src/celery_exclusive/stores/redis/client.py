@@ -166,7 +166,6 @@ class Client:
     def explain(self, error: Exception) -> NoReturn:
         """Raise StoreUnavailable, with the next step."""
         text = text_of(error)
-        cause = None if _ARGUMENTS in str(error) else error
         is_refusal = isinstance(error, exceptions.ResponseError)
         failure = getattr(error, "failure", Denied if is_refusal else StoreUnavailable)
         words = [code for code, kind in CODES.items() if isinstance(error, kind)]
@@ -182,7 +181,10 @@ class Client:
             said = f" does not answer: {text}"
             if isinstance(error, _Unreachable):
                 step = next_steps.to_reach(text, is_tls=self._address.is_tls, begin=self.begin_tls)
-        raise failure(f"store {self.url}{said}; {step}") from cause
+        explained = failure(f"store {self.url}{said}; {step}")
+        explained.refusal = text if is_refusal else ""
+        explained.__context__ = error  # which Python does only while the error is handled
+        raise explained from None  # the driver's frames would stand before the line
 
     def _exchange(
         self,
@@ -282,7 +284,7 @@ class Client:
         except _REFUSALS:
             raise
         except (exceptions.RedisError, OSError, UnicodeError) as error:  # UnicodeError: not a host name
-            raise _Unreachable(str(error)) from error
+            raise _Unreachable(str(error)) from None
         try:
             self._greet(connection)
         except BaseException:
@@ -313,7 +315,7 @@ def round_trip(connection: Connection, command: Command) -> Any:
     return answer
 
 
-def text_of(error: Exception) -> str:
+def text_of(error: object) -> str:
     """Return the text of an error, without its full stop and the arguments that a server repeats."""
     return str(error).partition(_ARGUMENTS)[0].rstrip(".")
 

@@ -13,16 +13,28 @@ from os import urandom
 from typing import Any, Final
 from zlib import crc32
 
-from celery_exclusive.core.operations import Acquire, Applied, KeyOperation, Renew
-from celery_exclusive.core.records import NEVER, RENEWALS_PER_TTL, SECOND
+from celery_exclusive.core.operations import Acquire, Applied, KeyOperation, Owner, Renew
+from celery_exclusive.core.records import NEVER, RENEWALS_PER_TTL, SECOND, WOKEN_AT_ONCE
 from celery_exclusive.errors import StoreUnavailable
-from celery_exclusive.stores.base import TASKS_PER_PAGE, Capabilities, Cursor, Page, Reply, Snapshot, Times
+from celery_exclusive.stores.base import (
+    TASKS_PER_PAGE,
+    Capabilities,
+    Cursor,
+    KeyInLine,
+    Page,
+    Reply,
+    Snapshot,
+    Times,
+)
+from celery_exclusive.stores.redis.address import Place
 from celery_exclusive.stores.redis.node import Call, script_call, slot_of
 from celery_exclusive.stores.redis.nodes import Nodes
 from celery_exclusive.stores.redis.server_facts import facts_of, warnings_of
 from celery_exclusive.stores.redis.store import (
+    KEYS_PER_CALL,
     RedisStore,
     Run,
+    batches,
     literal,
     names_like,
     prefixes_of,
@@ -31,7 +43,7 @@ from celery_exclusive.stores.redis.store import (
 )
 from celery_exclusive.stores.redis.witness import Witness
 from celery_exclusive.stores.text import to_bytes, to_text
-from celery_exclusive.stores.workers import WorkerRecord
+from celery_exclusive.stores.workers import FORGOTTEN_AFTER, WorkerRecord
 from celery_exclusive.system.deadline import at_most, deadline
 
 BUCKETS: Final = 64
@@ -97,8 +109,9 @@ class ClusterStore:
         """
         later = recovers_until - max(self._times)
         untils = [its + later for its in self._times]
-        left, due, replies, problem = limit, dict.fromkeys(range(BUCKETS), every), list[Reply](), None
-        while due and (left > 0 or not limit):
+        due = self._claim(every) if limit and every else dict.fromkeys(range(BUCKETS), every)
+        left, size, replies, problem = limit, 0, list[Reply](), None
+        while due:
             share = -(-left // len(due))
             shares = {number: share if place < left else 0 for place, number in enumerate(due)}
             calls = {
@@ -114,10 +127,12 @@ class ClusterStore:
                 reply = self.buckets[number].read(call.answer)
                 self._marks[number], self._times[number] = reply.epoch, reply.time
                 replies.append(reply)
-                is_put_off = limit > 0 and not shares[number] and reply.answer == Applied(True)
-                if reply.more or is_put_off:
+                size += reply.size
+                left -= reply.swept
+                if reply.more:
                     due[number] = 0
-                    left -= shares[number]
+            if left <= 0 or size > WOKEN_AT_ONCE:
+                break
         if problem and not any(reply.wake or reply.aside or reply.unreadable for reply in replies):
             self._nodes.raise_error(problem)
         merged = Reply(
@@ -125,16 +140,47 @@ class ClusterStore:
             tuple(wake for reply in replies for wake in reply.wake),
             tuple(aside for reply in replies for aside in reply.aside),
             more=bool(due),
+            swept=limit - left,
             unreadable=tuple(pair for reply in replies for pair in reply.unreadable),
             time=max(self._times),
             times=tuple(self._times),
         )
         return _with_epoch(merged, self._epoch or ("" if problem else self.epoch()))
 
+    def _claim(self, every: int) -> dict[int, int]:
+        """Return for each bucket the `every` of its sweep, after asking one of each node whether it is due.
+
+        Nothing: another worker has swept. This costs the nodes one script each, and a GET for each other
+        bucket, since the epochs of all buckets have to be heard. A bucket that is asked and due is marked as
+        swept, so that other workers let this one do it.
+        """
+        owners, first = self._nodes.owners(), dict[Place | None, int]()
+        nodes = [owners.get(slot_of(base)) for base in self._bases]
+        for number, node in enumerate(nodes):
+            first.setdefault(node, number)
+        calls = [
+            script_call(*self.buckets[number].sweep(0, every, NEVER))
+            if number == first[node]
+            else Call(("GET", f"{self._bases[number]}epoch"))
+            for number, node in enumerate(nodes)
+        ]
+        self._nodes.ask_all(calls)
+        failed = {number for number, call in enumerate(calls) if call.error}
+        replies = {it: self.buckets[it].read(calls[it].answer) for it in {*first.values()} - failed}
+        for number, node in enumerate(nodes):
+            if number not in failed and (its := replies.get(first[node])):
+                self._times[number] = its.time
+                self._marks[number] = its.epoch if number in replies else to_text(calls[number].answer or b"")
+        due = failed.union(it for it, its in replies.items() if its.answer == Applied(True))
+        return {number: 0 if number in due else every for number in range(BUCKETS)} if due else {}
+
     def keep_namespace(
         self, broker: str, life: int, worker: WorkerRecord | None = None, *, adopts: bool = False
     ) -> str:
         return self.buckets[0].keep_namespace(broker, life, worker, adopts=adopts, has_line=self._has_line)
+
+    def forget_worker(self, worker: WorkerRecord) -> None:
+        self.buckets[0].forget_worker(worker)
 
     def namespace_owner(self, *, adopts: bool = False) -> str:
         return self.buckets[0].namespace_owner(adopts=adopts, has_line=self._has_line)
@@ -142,8 +188,8 @@ class ClusterStore:
     def _has_line(self) -> bool:
         return any(self._ask_each("ZCARD", "due"))
 
-    def workers(self) -> dict[int, list[WorkerRecord]]:
-        return self.buckets[0].workers()
+    def workers(self, within: int = FORGOTTEN_AFTER) -> dict[int, list[WorkerRecord]]:
+        return self.buckets[0].workers(within, by=self._nodes.primaries()[0])
 
     def prefixes(self) -> Iterator[str]:
         for node in self._nodes.primaries():
@@ -162,6 +208,9 @@ class ClusterStore:
         """Return the states of several keys, for the keys of one bucket at one instant."""
         return self.buckets[0].read_inspection(self._ask_of(keys, RedisStore.inspections, keys))
 
+    def holders(self, key: str) -> list[Owner]:
+        return self.buckets[bucket_of(key)].holders_at(key, time_of(self._nodes.primaries()[0]))
+
     def forget(self, key: str) -> None:
         self.buckets[bucket_of(key)].forget(key)
 
@@ -174,6 +223,26 @@ class ClusterStore:
     def places(self) -> Iterator[tuple[str, str]]:
         for bucket in self.buckets:
             yield from bucket.places()
+
+    def lines(self) -> Iterator[KeyInLine]:
+        firsts = dict.fromkeys(range(BUCKETS), 0)
+        while firsts:
+            calls = [script_call(*self.buckets[number].counting(first)) for number, first in firsts.items()]
+            for (number, first), flat in zip([*firsts.items()], self._nodes.answers(calls), strict=True):
+                found, later = self.buckets[number].read_lines(flat, first)
+                yield from found
+                if later is None:
+                    del firsts[number]
+                else:
+                    firsts[number] = later
+
+    def keys_of(self, task_id: str) -> Iterator[str]:
+        waited_for = {line.key for line in self.lines() if line.all_waiting}
+        for keys in batches(self.scan(), KEYS_PER_CALL):
+            about = [(task_id, key, key in waited_for) for key in keys]
+            found = self._ask_of(keys, RedisStore.searches, about)
+            for key, answer in zip(keys, found, strict=True):
+                yield from self.buckets[bucket_of(key)].found_in(task_id, [key], [answer])
 
     def scan(self, prefix: str = "") -> Iterator[str]:
         """Yield the keys, perhaps without some whose buckets move meanwhile."""

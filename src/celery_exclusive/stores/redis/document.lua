@@ -1,7 +1,7 @@
 -- The data of a key, as plain decimal text that redis-cli can read. Part of every script.
 --
 -- All names begin with the base, "<prefix>2:{0}:", whose hash tag keeps them in one slot.
---   l:<key>    HASH "" -> "limit holders minexp maxexp waiting aside behind[ deadline]",
+--   l:<key>    HASH "" -> "limit holders minexp maxexp waiting aside behind[ deadline][ queue]",
 --              id -> "expiry fence may_have_copies phase token"
 --   x:<key>    ZSET id -> expiry, of the leases of a key with more than NAMED holders
 --   q:<key>    ZSET id -> seq, of the tasks that wait in line
@@ -21,14 +21,16 @@
 --   workers    ZSET record -> when the worker was last heard: see workers.py
 --
 -- minexp is not later, maxexp not earlier than the expiry of any lease: holders are read only if one may have
--- expired, if the answer names them, or if there is a line. The deadline is not later than any in e:. A key with
--- a line stays; without one all its data expire some time after its last lease.
+-- expired, if the answer names them, or if there is a line. The deadline is not later than any in e:. The queue is
+-- the one of all messages in line, and begins with a slash, or SEVERAL. A key with a line
+-- stays; without one all its data expire some time after its last lease.
 
 local ENDED_AT_ONCE = 100
+local SEVERAL = '*'
 local PHASES = {running = true, queued = true, again = true, period = true}
 
 local key, leases
-local limit, holder_count, minexp, maxexp, waiting, aside, behind, deadline
+local limit, holder_count, minexp, maxexp, waiting, aside, behind, deadline, queue
 
 local function go_to(name)
   key, leases = name, base .. 'l:' .. name
@@ -36,13 +38,13 @@ end
 
 local function read_meta(text)
   if not text then
-    limit, holder_count, minexp, maxexp, waiting, aside, behind, deadline = 1, 0, 0, 0, 0, 0, 0, NEVER
+    limit, holder_count, minexp, maxexp, waiting, aside, behind, deadline, queue = 1, 0, 0, 0, 0, 0, 0, NEVER, ''
     return
   end
-  local a, b, c, d, e, f, g, h = string.match(text, '^(%d+) (%d+) (%d+) (%d+) (%d+) (%d+) (%d+) ?(%d*)$')
-  if not a then error('MALFORMED lock: ' .. text) end
+  local a, b, c, d, e, f, g, h, i = string.match(text, '^(%d+) (%d+) (%d+) (%d+) (%d+) (%d+) (%d+) ?(%d*) ?(.*)$')
+  if not a or i ~= '' and not string.find(i, '^[*/]') then error('MALFORMED lock: ' .. text) end
   limit, holder_count, minexp, maxexp = tonumber(a), tonumber(b), tonumber(c), tonumber(d)
-  waiting, aside, behind, deadline = tonumber(e), tonumber(f), tonumber(g), tonumber(h) or NEVER
+  waiting, aside, behind, deadline, queue = tonumber(e), tonumber(f), tonumber(g), tonumber(h) or NEVER, i
   if math.max(limit, holder_count, minexp, maxexp, waiting, aside, behind, deadline) > NEVER then
     error('MALFORMED lock: ' .. text)
   end
@@ -55,7 +57,8 @@ end
 local function meta()
   local format = '%d %d %.0f %.0f %d %d %d'
   local text = string.format(format, limit, holder_count, minexp, maxexp, waiting, aside, behind)
-  return deadline < NEVER and text .. ' ' .. whole(deadline) or text
+  if deadline < NEVER then text = text .. ' ' .. whole(deadline) end
+  return queue ~= '' and waiting > 0 and text .. ' ' .. queue or text
 end
 
 local function read_lease(holder, text)
@@ -165,7 +168,7 @@ local function read_leases(own)
   if not has_all or #expired + #flat == 0 then return read_all(), 0, NEVER, false end -- others deleted leases
   append(list, unpack((read_these(own, chosen))))
   for _, id in ipairs(expired) do
-    if not chosen[id] then return list, holder_count - #list, now, true end
+    if not chosen[id] then return list, holder_count - #list, tonumber(redis.call('ZSCORE', name, id)), true end
   end
   for i = 1, #flat, 2 do
     if not chosen[flat[i]] then return list, holder_count - #list, tonumber(flat[i + 1]), true end

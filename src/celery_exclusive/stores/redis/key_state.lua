@@ -65,9 +65,10 @@ local function offer(entry, offer_until)
   wake_once(entry.id)
 end
 
-local function step_aside(entry)
-  put(entry, ASIDE, now + LONGEST_OFFER * first_offer, OFFERS_IN_LINE)
-  stepped_aside[#stepped_aside + 1] = entry.id
+-- One that makes way for another queue is offered any free slot at once.
+local function set_aside(entry, offers)
+  local pause = offers >= OFFERS_IN_LINE and LONGEST_OFFER * first_offer or 0
+  put(entry, ASIDE, now + pause, offers)
 end
 
 local function drop(holder)
@@ -118,18 +119,32 @@ local function end_expired()
   if has_more then sort_by_seq(order) end
 end
 
+-- Notes the queue of the operation's message, which is about to join the line.
+local function note_queue()
+  local own = entries[op.id]
+  if waiting == (own and own.state == WAITING and 1 or 0) then
+    queue = op.queue or ''
+  elseif queue ~= '' and op.queue and op.queue ~= queue then
+    queue = SEVERAL
+  end
+end
+
 -- Offers each free slot to the next in line. One whose offers are spent steps aside, unless it is the last in
--- line; as many may do so in a step as there are slots.
+-- line; as many may do so in a step as slots are free. In a line of several queues each has one offer.
 local function offer_in_line()
-  local slots, in_line = slots_to_offer(), waiting
+  local slots, in_line, most_offers = slots_to_offer(), waiting, queue == SEVERAL and 1 or OFFERS_IN_LINE
+  local most = slots
   for position, entry in ipairs(head()) do
     if slots <= 0 then break end
-    local is_last, most = position == in_line, math.min(limit, OFFERED_AT_ONCE)
+    local is_last = position == in_line
     local may_step_aside = not is_last and #stepped_aside < most
     if entry.offer_until > now then
       slots = slots - 1
-    elseif entry.offers >= OFFERS_IN_LINE and may_step_aside then
-      step_aside(entry)
+    elseif entry.offers >= most_offers and may_step_aside then
+      set_aside(entry, entry.offers)
+      entries_aside[#entries_aside + 1] = entry
+      stepped_aside[#stepped_aside + 1] = entry.id
+      if entry.offers >= OFFERS_IN_LINE then abandoned[#abandoned + 1] = entry.id end
     else
       offer(entry, now + math.min(2 ^ entry.offers, LONGEST_OFFER) * first_offer)
       slots = slots - 1
@@ -139,11 +154,18 @@ end
 
 local function offer_aside()
   local slots = slots_to_offer()
+  if #stepped_aside > 0 then
+    table.sort(entries_aside, function(one, other)
+      if one.offer_until ~= other.offer_until then return one.offer_until < other.offer_until end
+      return one.id < other.id
+    end)
+  end
   for _, entry in ipairs(entries_aside) do
     if slots <= 0 then break end
     if entry.state == ASIDE and not entry.left and entry.offer_until <= now then
       local is_final = entry.offers + 1 >= OFFERS_IN_LINE + OFFERS_ASIDE
-      offer(entry, is_final and NEVER or now + LONGEST_OFFER * first_offer)
+      offer(entry, is_final and NEVER or now + math.min(2 ^ entry.offers, LONGEST_OFFER) * first_offer)
+      if entry.offers == OFFERS_IN_LINE then abandoned[#abandoned + 1] = entry.id end
       slots = slots - 1
     end
   end
@@ -155,14 +177,17 @@ local function advance()
   offer_aside()
 end
 
--- Lets the next in line wait no longer for a message that is late than for one that was offered.
-local function shorten_offers()
+-- Lets the next in line wait no longer for a message that is late than for one that was offered; `only`: for this one.
+local function shorten_offers(only)
   for position, entry in ipairs(head()) do
     if position > slots_to_offer() then break end
-    local longest = (entry.offers == PUBLISHED and 1 or LONGEST_OFFER) * first_offer
-    if entry.offers > 0 and entry.offer_until > now + longest then
-      put(entry, WAITING, now + first_offer, entry.offers)
-    end
+    local is_published = entry.offers == PUBLISHED
+    -- A message of another queue than the next one's has had its time since it was published.
+    local since = is_published and queue == SEVERAL and entry.seq or now
+    local new_until = math.max(since + first_offer, now)
+    local longest = is_published and new_until or now + LONGEST_OFFER * first_offer
+    local is_meant = not only or entry.id == only
+    if is_meant and entry.offers > 0 and entry.offer_until > longest then put(entry, WAITING, new_until, entry.offers) end
   end
 end
 

@@ -6,6 +6,7 @@ local last                      -- ids of the last in line, for an operation tha
 local holders, dead             -- the leases that were read, by id; ids that leave the hash
 local was_read                  -- the ids of the leases that were read
 local is_indexed                -- whether the key had more than NAMED holders before this step, with an index
+local lasting                   -- how many leases this step cannot end
 local unread, unread_expiry     -- how many leases were not read; when the first of these ends
 local others_behind             -- how many entries behind their runs were not read
 local entries, order            -- by id; by seq
@@ -17,6 +18,7 @@ local RECALLED_AT_ONCE = 100
 local ahead, had_entries        -- how many in line come before the operation's id; before this step
 local kept, new_tombstone       -- the message to store; what the tombstone will say
 local wake, stepped_aside       -- ids
+local abandoned                 -- ids of messages that no worker has accepted in as many offers as a line allows
 local is_offered_at_once        -- whether a message that joined the line got an offer
 
 local function sort_by_seq(list)
@@ -70,7 +72,7 @@ local function load_overdue()
 end
 
 local function load_line(asked)
-  local reach = 2 * math.min(math.max(asked, limit), OFFERED_AT_ONCE) + 2
+  local reach = 2 * math.min(math.max(math.max(asked, limit) - lasting, 1), OFFERED_AT_ONCE) + 2
   waiting = add_part(WAITING, reach, waiting)
   ahead = waiting
   for position, entry in ipairs(order) do
@@ -138,7 +140,7 @@ local function recount()
 end
 
 local function load(asked)
-  holders, dead, entries, order, entries_aside, wake, stepped_aside = {}, {}, {}, {}, {}, {}, {}
+  holders, dead, entries, order, entries_aside, wake, stepped_aside, abandoned = {}, {}, {}, {}, {}, {}, {}, {}
   overdue, last, was_read, ahead, others_behind = {}, {}, {}, 0, 0
   local text = meta_text
   meta_text = nil -- a sweep loads more keys
@@ -149,7 +151,12 @@ local function load(asked)
     if id then append(own, id) end
   end
   list, unread, unread_expiry, is_indexed = read_leases(own)
-  for _, lease in ipairs(list) do holders[lease.id], was_read[lease.id] = lease, true end
+  lasting = unread
+  for _, lease in ipairs(list) do
+    holders[lease.id], was_read[lease.id] = lease, true
+    local is_own = lease.id == op.id or lease.id == op.takes_over_id or lease.id == op.inherits_id
+    if lease.expiry > now and not is_own then lasting = lasting + 1 end
+  end
   holder_count, had_deadline = #list + unread, deadline < NEVER
   if verb == 'reap' then recount() end -- the line of a lost lock is offered the key again
   had_entries = has_entries()

@@ -27,6 +27,7 @@ HINTS = {
     **dict.fromkeys(("NOAUTH", "unauthenticated"), hints.LOGIN),
     "WRONGPASS": hints.LOGIN,
     "max number of clients": "it serves as many as its maxclients allows: raise that, or see CLIENT LIST",
+    "busy running": "SCRIPT KILL ends a script that runs on and on, but none that has written: wait for that",
     "MISCONF": "it cannot write its data to disk: read its log",
     "MOVED": CLUSTER,
     "CLUSTERDOWN": CLUSTER,

@@ -101,6 +101,10 @@ class Nodes:
                 self._exchange(calls)
             pause = min(max(2 * pause, _FIRST_PAUSE), _LONGEST_PAUSE)
 
+    def owners(self) -> dict[int, Place]:
+        """Return the owner of each slot, as far as it is known."""
+        return self._owners or self._find_owners()
+
     def primaries(self) -> list[Node]:
         """Return the nodes that have buckets, as the cluster reports them now."""
         return [self._node(place) for place in sorted(set(self._find_owners().values()))]
@@ -118,7 +122,7 @@ class Nodes:
 
     def _exchange(self, calls: Sequence[Call]) -> None:
         """Send all commands, then read all answers."""
-        owners = self._owners or self._find_owners()
+        owners = self.owners()
         groups = defaultdict[Place, list[Call]](list)
         for call in calls:
             call.place = owners.get(call.slot)

@@ -63,9 +63,8 @@ if verb == 'acquire' or verb == 'acquire_alone' or verb == 'release' then
       if is_renewed then longest = math.max(longest, tonumber(expiry)) end
       local ends, is_longest = whole(longest), longest > tonumber(maxexp) or is_again and count == 1 and not is_renewed
       if is_new then
-        drawn = math.max((tonumber(redis.call('GET', base .. 'fence')) or 0) + 1, now)
+        drawn = next_fence()
         fence, copies, count = whole(drawn), '0', count + 1
-        redis.call('SET', base .. 'fence', fence)
         local refused = push()
         if refused then return refused end
       elseif is_kept then -- first: what follows is allowed then when memory is full
@@ -100,14 +99,13 @@ if verb == 'acquire' or verb == 'acquire_alone' or verb == 'release' then
 
   -- The grant of the only message in line, which has or had an offer. Removed first: what follows is allowed then when
   -- memory is full.
-  if is_acquire and meta_text and not op.takes_over_id and string.find(meta_text, '^%d+ 0 %d+ %d+ 1 0 0$') then
+  if is_acquire and meta_text and not op.takes_over_id and string.find(meta_text .. ' /', '^%d+ 0 %d+ %d+ 1 0 0 %D') then
     local offer_name = base .. 'o:' .. key
     local offers, seq = string.match(redis.call('HMGET', offer_name, id)[1] or '', '^%d+ (%d+) (%d+)$')
     local is_only_copy = tonumber(offers) == PUBLISHED and (op.promoted or '') ~= '' and not op.redelivered
     if seq and redis.call('ZREM', base .. 'q:' .. key, id) == 1 then
-      local drawn = math.max((tonumber(redis.call('GET', base .. 'fence')) or 0) + 1, now)
+      local drawn = next_fence()
       local ends, is_kept = whole(now + op.ttl), op.recovers and op.message
-      redis.call('SET', base .. 'fence', whole(drawn))
       behind = (is_kept or op.acks_late) and '1' or '0'
       local meta = op.limit .. ' 1 ' .. ends .. ' ' .. ends .. ' 0 0 ' .. behind
       local copies = is_only_copy and ' 0' or ' 1'
@@ -136,26 +134,29 @@ end
 
 if verb == 'enqueue' and not (op.expires_in or op.gives_up_in or op.replaces or op.waits_for) then
   local key, id = ARGV[3], op.id
-  local leases, messages, fence = base .. 'l:' .. key, base .. 'm:' .. key, base .. 'fence'
+  local leases, messages = base .. 'l:' .. key, base .. 'm:' .. key
   local found = redis.call('HMGET', leases, '', id)
   meta_text = found[1]
   local is_new = not found[2] and not redis.call('GET', base .. 't:' .. #key .. ':' .. key .. ':' .. id)
   if is_new and not meta_text then
-    local drawn = math.max((tonumber(redis.call('GET', fence)) or 0) + 1, now)
+    local drawn = next_fence()
     local seq, offer_until = whole(drawn), whole(now + PUBLISHED_OFFER)
-    redis.call('SET', fence, seq)
     local refused = push()
     if refused then return refused end
-    redis.call('HSET', leases, '', op.limit .. ' 0 ' .. whole(NEVER) .. ' 0 1 0 0')
+    local in_line = op.queue and ' ' .. op.queue or ''
+    redis.call('HSET', leases, '', op.limit .. ' 0 ' .. whole(NEVER) .. ' 0 1 0 0' .. in_line)
     redis.call('ZADD', base .. 'q:' .. key, seq, id)
     redis.call('HSET', base .. 'o:' .. key, id, offer_until .. ' ' .. PUBLISHED .. ' ' .. seq)
     redis.call('HSET', messages, id, op.message)
     redis.call('ZADD', base .. 'due', offer_until, key)
     return drawn
   end
-  local head, waiting, others = string.match(meta_text or '', '^(%d+ %d+ %d+ %d+) (%d+) (%d+ %d+)$')
+  local head, waiting, others, in_line = string.match(meta_text or '', '^(%d+ %d+ %d+ %d+) (%d+) (%d+ %d+)(.*)$')
   local limit, count, minexp = string.match(head or '', '^(%d+) (%d+) (%d+)')
-  local slots = limit == op.limit and tonumber(minexp) > now and limit - count
+  local own_queue = op.queue and ' ' .. op.queue or ''
+  if waiting == '0' and in_line == '' then in_line = own_queue end
+  local is_of_queue = in_line == '' or in_line == own_queue -- else there is a deadline, or another queue
+  local slots = limit == op.limit and is_of_queue and tonumber(minexp) > now and limit - count
   if is_new and slots == 1 and waiting ~= '0' and string.sub(others, 1, 2) == '0 ' then
     -- The first in line has no offer that lasts longer than it may with others behind it.
     local first, first_offer = redis.call('ZRANGE', base .. 'q:' .. key, 0, 0)[1], string.match(ARGV[7], SETTINGS)
@@ -164,15 +165,22 @@ if verb == 'enqueue' and not (op.expires_in or op.gives_up_in or op.replaces or 
     if offer_until and offer_until - now <= longest then slots = 0 end
   end
   if is_new and slots and slots <= 0 and not redis.call('HMGET', messages, id)[1] then
-    local drawn = math.max((tonumber(redis.call('GET', fence)) or 0) + 1, now)
-    redis.call('SET', fence, whole(drawn))
+    local drawn = next_fence()
     redis.call('HSET', messages, id, op.message)
     redis.call('ZADD', base .. 'q:' .. key, whole(drawn), id)
-    redis.call('HSET', leases, '', head .. ' ' .. waiting + 1 .. ' ' .. others)
+    redis.call('HSET', leases, '', head .. ' ' .. waiting + 1 .. ' ' .. others .. in_line)
     if waiting == '0' then
       redis.call('PERSIST', leases)
       redis.call('ZADD', base .. 'due', minexp, key)
     end
     return {waiting + 1, drawn}
+  end
+end
+
+if verb == 'reap' then
+  write_when_full()
+  local last, epoch = tonumber(redis.call('GET', base .. 'reaped')), redis.call('GET', base .. 'epoch')
+  if epoch and last and last <= now and now < last + tonumber(op.every) then
+    return {'done', 0, {}, epoch, {}, {}, {}, now, 0}
   end
 end

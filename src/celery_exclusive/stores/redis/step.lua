@@ -142,6 +142,7 @@ local function acquire()
     put(entry or add_entry(next_number()), BEHIND, 0, op.order == 'published' and KEEPS_PLACE or 0)
   else
     if entry and not entry.gives_up then set_deadline(entry, deadline_of(entry)) end
+    note_queue()
     put(entry or new_entry(), WAITING, 0, 0)
     shorten_offers()
   end
@@ -198,6 +199,7 @@ local function enqueue()
   if not entry then
     kept = op.message
     is_offered_at_once = holder_count + ahead < limit
+    note_queue()
     if not is_offered_at_once then shorten_offers() end
     entry = new_entry()
     put(entry, WAITING, is_offered_at_once and now + PUBLISHED_OFFER or 0, is_offered_at_once and PUBLISHED or 0)
@@ -219,6 +221,14 @@ local function recall_one()
     offer(entry, now + first_offer)
   end
   return 'done', 1
+end
+
+-- Like a call that joins the line, this makes no offers: the next sweep does.
+local function stand_behind()
+  end_expired()
+  shorten_offers(op.id)
+  local entry = entries[op.id]
+  return 'done', entry and entry.over and 1 or 0
 end
 
 local function release()
@@ -260,8 +270,15 @@ local function give_up()
 end
 
 local function remove()
-  local found = leave()
-  if found or op.ending == 'superseded' then new_tombstone = op.ending == 'open' and BEGUN or '' end
+  local entry, found = entries[op.id], nil
+  if op.ending == 'aside' then
+    found = entry and not entry.over and entry.state ~= BEHIND
+      and not (entry.state == ASIDE and entry.offers >= OFFERS_IN_LINE)
+    if found then set_aside(entry, OFFERS_IN_LINE) end
+  else
+    found = leave()
+    if found or op.ending == 'superseded' then new_tombstone = op.ending == 'open' and BEGUN or '' end
+  end
   advance()
   return 'done', found and 1 or 0
 end

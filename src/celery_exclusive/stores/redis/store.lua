@@ -1,6 +1,7 @@
 -- Writes the result of a step.
 
 local wakes, asides = {}, {}
+local woken = 0 -- bytes of messages
 
 local function ensure_epoch()
   redis.call('SET', base .. 'epoch', candidate, 'NX')
@@ -88,9 +89,10 @@ local function store()
     end
   end
   for i, text in ipairs(call('HMGET', base .. 'm:' .. key, wake)) do
+    woken = woken + #(text or '')
     append(wakes, key, wake[i], text or '', waiting, entries[wake[i]] and entries[wake[i]].deaths or 0)
   end
-  for _, gone in ipairs(stepped_aside) do
+  for _, gone in ipairs(abandoned) do
     if entries[gone] and entries[gone].state == ASIDE then
       asides[#asides + 1] = key
       asides[#asides + 1] = gone

@@ -5,15 +5,18 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from functools import partial
+from itertools import islice
 from os import urandom
 from typing import Any
 
+from celery_exclusive.core.claim import task_id
 from celery_exclusive.core.operations import (
     AcquireAlone,
     Applied,
     Enqueue,
     Granted,
     KeyOperation,
+    Owner,
     Parked,
     Renew,
 )
@@ -23,6 +26,7 @@ from celery_exclusive.stores.base import (
     TASKS_PER_PAGE,
     Capabilities,
     Cursor,
+    KeyInLine,
     Page,
     Reply,
     Snapshot,
@@ -35,6 +39,7 @@ from celery_exclusive.stores.redis import address, protocol, scripts
 from celery_exclusive.stores.redis.apply import (
     AGAIN,
     APPLY,
+    read_lease,
     read_line,
     read_owners,
     read_page,
@@ -55,11 +60,17 @@ _RENEW = scripts.load("renew.lua", arguments="now key id token ttl", reply="foun
 _NAMESPACE = scripts.load("namespace.lua", arguments="now broker life adopts worker forgotten", reply="owner")
 _LINE = scripts.load("line.lua", arguments="now key kind place id count", reply="problem time more tasks")
 _MESSAGES = scripts.load("messages.lua", arguments="key id", reply="messages")
+_LINES = scripts.load("lines.lua", arguments="now first last", reply="found")
+_FIND = scripts.load("find.lua", arguments="task key waits", reply="found")
 _INSPECT = scripts.load("inspect.lua", arguments="now key", reply="seen")
 
 _TIME = protocol.pack(("TIME",))
 _LEASES_PER_CALL = 500
 _PLACES_PER_CALL = 1000
+KEYS_PER_CALL = 500
+"""A Redis looks for a task in the holders and lines of so many keys in 2 milliseconds."""
+_LINES_PER_CALL = 500
+"""A Redis, which does nothing else meanwhile, counts so many lines in 2 milliseconds."""
 _NAMES_AT_START = 10_000
 """The most names that are searched for locks of another version: all would take too long."""
 _OTHERS = {1: older_version, 3: newer_version}
@@ -121,11 +132,10 @@ class RedisStore:
         try:
             reply = run(APPLY, self._base, *words, *more, again=again, replicas=replicas)
         except StoreUnavailable as error:
-            problem = str(error.__cause__)
-            if any(word in problem for word in _DAMAGE):
-                self._check_own_names()
-                raise UnreadableKey(key, shorten(problem), self.url) from error
-            raise
+            if not _is_damage(error):
+                raise
+            self._check_own_names()
+            raise UnreadableKey(key, shorten(error.refusal), self.url) from error
         if isinstance(reply, int):  # a quick way
             if verb == "release":
                 return _RELEASED
@@ -217,17 +227,25 @@ class RedisStore:
         about = (broker, life, int(adopts), record, FORGOTTEN_AFTER)
         return to_text(self._client.run(_NAMESPACE, self._base, self.clock(), *about))
 
+    def forget_worker(self, worker: WorkerRecord) -> None:
+        self._client.ask("ZREM", f"{self._base}workers", worker.text)
+
     def namespace_owner(self, *, adopts: bool = False, has_line: Callable[[], bool] | None = None) -> str:
         owner = self._client.ask("GET", f"{self._base}broker")
         is_kept = self._client.ask("GET", f"{self._base}kept") is not None
         is_kept = is_kept or (not adopts and (has_line or self.has_line)())
         return to_text(owner) if owner is not None and is_kept else ""
 
-    def workers(self) -> dict[int, list[WorkerRecord]]:
+    def workers(
+        self, within: int = FORGOTTEN_AFTER, *, by: Server | None = None
+    ) -> dict[int, list[WorkerRecord]]:
+        """Return the workers that were heard within this time, `by` the clock of a node in a cluster."""
+        is_all = within >= FORGOTTEN_AFTER
+        since = 0 if is_all else int(self.clock() or time_of(by or self._client)) - within
         try:
-            return by_number(self._client.ask("ZRANGE", f"{self._base}workers", 0, -1))
+            return by_number(self._client.ask("ZRANGEBYSCORE", f"{self._base}workers", f"({since}", "+inf"))
         except StoreUnavailable as error:
-            if "WRONGTYPE" in str(error.__cause__):
+            if "WRONGTYPE" in error.refusal:
                 return {}
             raise
 
@@ -285,6 +303,19 @@ class RedisStore:
                 snapshots.append(Snapshot(problem=f"MALFORMED offer: {error}"))
         return snapshots
 
+    def holders(self, key: str) -> list[Owner]:
+        return self.holders_at(key, int(self.clock() or time_of(self._client)))
+
+    def holders_at(self, key: str, now: int) -> list[Owner]:
+        """Return the holders whose leases expire after this time of the store's clock."""
+        flat = self._client.ask("HGETALL", f"{self._base}l:{key}")
+        leases = dict(zip(flat[::2], flat[1::2], strict=True))
+        try:
+            owners = [read_lease(id, lease, now) for id, lease in leases.items() if id]
+        except (KeyError, ValueError) as error:
+            raise UnreadableKey(key, f"MALFORMED lease: {error}", self.url) from error
+        return [owner for owner in owners if owner.remaining]
+
     def forget(self, key: str) -> None:
         self._client.ask("DEL", *(f"{self._base}{kind}:{key}" for kind in "lxqaboem"))
         self._client.ask("ZREM", f"{self._base}due", key)
@@ -316,7 +347,7 @@ class RedisStore:
                 try:
                     yield from ((key, id) for id in self._line(f"{self._base}{kind}:{key}"))
                 except StoreUnavailable as error:  # one damaged line hides no other
-                    if not any(word in str(error.__cause__) for word in _DAMAGE):
+                    if not _is_damage(error):
                         raise
 
     def _line(self, name: str) -> Iterator[str]:
@@ -325,6 +356,44 @@ class RedisStore:
         while page := self._client.ask("ZRANGE", name, first, first + _PLACES_PER_CALL - 1):
             yield from map(to_text, page)
             first += len(page)
+
+    def lines(self) -> Iterator[KeyInLine]:
+        first: int | None = 0
+        while first is not None:
+            found, first = self.read_lines(self._client.run(*self.counting(first)), first)
+            yield from found
+
+    def counting(self, first: int) -> Run:
+        return _LINES, self._base, self.clock(), first, first + _LINES_PER_CALL - 1
+
+    def read_lines(self, flat: list[Any], first: int) -> tuple[list[KeyInLine], int | None]:
+        """Return the keys that lines.lua has found from this rank on, and the next rank; None: no more."""
+        rows = zip(*[iter(flat)] * 6, strict=True)
+        found = [
+            KeyInLine(to_text(key), waiting, aside, bool(due), age, bool(damaged))
+            for key, waiting, aside, due, age, damaged in rows
+        ]
+        return found, first + len(found) if len(found) == _LINES_PER_CALL else None
+
+    def keys_of(self, task_id: str) -> Iterator[str]:
+        waited_for = {line.key for line in self.lines() if line.all_waiting}
+        for keys in batches(self.scan(), KEYS_PER_CALL):
+            (run,) = self.searches([(task_id, key, key in waited_for) for key in keys])
+            yield from self.found_in(task_id, keys, self._client.run(*run))
+
+    def searches(self, about: Sequence[tuple[str, str, bool]]) -> list[Run]:
+        return [
+            (_FIND, self._base, about[0][0], *(it for _, key, waits in about for it in (key, int(waits))))
+        ]
+
+    def found_in(self, task: str, keys: Sequence[str], found: Sequence[int]) -> Iterator[str]:
+        """Yield the keys that find.lua has found, and those whose long lines have the task."""
+        for key, answer in zip(keys, found, strict=True):
+            names = (f"{self._base}{kind}:{key}" for kind in "qa")
+            if answer == 1 or (
+                answer == 2 and any(task_id(id) == task for name in names for id in self._line(name))
+            ):
+                yield key
 
     def scan(self, prefix: str = "") -> Iterator[str]:
         start = f"{self._base}l:"
@@ -379,12 +448,21 @@ class RedisStore:
             try:
                 self._client.ask(command, f"{self._base}{name}")
             except StoreUnavailable as error:
-                if "WRONGTYPE" not in str(error.__cause__):
+                if "WRONGTYPE" not in error.refusal:
                     raise
                 raise StoreUnavailable(
                     f"store {self.url}: {self._base}{name} was overwritten by another program: delete "
                     "it, and find out which program did it. Until then no lock can be acquired"
                 ) from error
+
+
+def _is_damage(error: StoreUnavailable) -> bool:
+    return any(word in error.refusal for word in _DAMAGE)
+
+
+def batches(keys: Iterator[str], size: int) -> Iterator[list[str]]:
+    """Yield so many keys at a time."""
+    return iter(lambda: [*islice(keys, size)], [])
 
 
 def _clock_of_the_server() -> str:

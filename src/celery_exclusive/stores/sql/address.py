@@ -2,12 +2,22 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
-from typing import Any
+from typing import Any, Final
+from urllib.parse import unquote
 
 from sqlalchemy import URL, exc, make_url
 
 from celery_exclusive.errors import OptionError
+
+_OWNERS: Final = re.compile(r"(?<=[?&])tables_of=([^&]*)&?")
+
+
+def without_owners(url: str) -> tuple[str, list[str]]:
+    """Return the URL without its option `tables_of`, and the roles that this names."""
+    found = _OWNERS.search(url)
+    return _OWNERS.sub("", url).rstrip("?&") if found else url, unquote(found[1]).split(",") if found else []
 
 
 def read(url: str, driver: str) -> tuple[str, Callable[[], dict[str, Any]]]:

@@ -36,7 +36,10 @@ _WORDS = Words(
     table=" ENGINE=InnoDB ROW_FORMAT=DYNAMIC CHARACTER SET utf8mb4 COLLATE utf8mb4_bin",
     has_index_in_table=True,
 )
-_GRANT, _RELEASE = Request("grant", statements.GRANT), Request("release", statements.RELEASE)
+_GRANT, _RELEASE = (
+    Request("grant", statements.GRANT, f"{statements.FLOOR}; "),
+    Request("release", statements.RELEASE),
+)
 
 
 class MysqlStore(ServerStore):
@@ -51,7 +54,7 @@ class MysqlStore(ServerStore):
     _meaning = staticmethod(mysql_errors.meaning)
 
     def definitions(self) -> list[str]:
-        return [statements.translated(statement) for statement in definitions(_WORDS, stamped=True)]
+        return [statements.translated(statement) for statement in definitions(_WORDS)]
 
     def _connect(self) -> TranslatingCursor:
         options = self._options()

@@ -49,14 +49,15 @@ class Request:
     Parameters:
         name: the name of the statement that MariaDB prepares.
         text: with `%(key)s` for the parameter `key`, but no other `%`, and no backslash.
+        first: a statement before it, which is not prepared.
     """
 
-    def __init__(self, name: str, text: str) -> None:
+    def __init__(self, name: str, text: str, first: str = "") -> None:
         parameters: list[str] = re.findall(r"%\(\w+\)s", text)
         quoted = re.sub(r"%\(\w+\)s", "?", text).replace("'", "''")
-        self.text = text
+        self.text = first + text
         self.preparation = f"PREPARE exclusive_{name} FROM '{quoted}'; "
-        self.execution = f"EXECUTE exclusive_{name} USING {', '.join(parameters)}"
+        self.execution = f"{first}EXECUTE exclusive_{name} USING {', '.join(parameters)}"
 
 
 class TranslatingCursor(Cursor):

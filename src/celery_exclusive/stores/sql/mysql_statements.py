@@ -29,15 +29,22 @@ BEGIN_READING = _on_clock("""SET wait_timeout = 3; SET TRANSACTION ISOLATION LEV
 START TRANSACTION WITH CONSISTENT SNAPSHOT, READ ONLY; SELECT CLOCK""")
 """The data are not younger than the time, else a lease that has ended meanwhile would seem to live."""
 
+FLOOR = "SELECT max(fence) INTO @exclusive_floor FROM exclusive2_namespace WHERE namespace = %(namespace)s"
+"""The first statement of the request that has GRANT, since an INSERT that reads the namespace's row locks it.
+The variable is null if that row is gone.
+"""
+
 GRANT = _on_clock("""INSERT INTO exclusive2_lock
     (namespace, `key`, version, ends, fence, due, waiting, aside, behind, document)
 VALUES (
-    %(namespace)s, %(key)s, %(version)s, COALESCE(%(now)s, CLOCK) + %(ttl)s, GREATEST(ends - %(ttl)s, (
-        SELECT spaces.fence + 1 FROM exclusive2_namespace AS spaces LEFT JOIN exclusive2_tombstone AS stones
-            ON stones.namespace = %(namespace)s AND stones.`key` = %(key)s AND stones.id = %(id)s
-        WHERE spaces.namespace = %(namespace)s AND COALESCE(stones.until <= COALESCE(%(now)s, CLOCK), 1)
+    %(namespace)s, %(key)s, %(version)s, COALESCE(%(now)s, CLOCK) + %(ttl)s,
+    GREATEST(ends - %(ttl)s, IF(EXISTS (
+        SELECT 1 FROM exclusive2_tombstone AS stones
+        WHERE stones.namespace = %(namespace)s AND stones.`key` = %(key)s AND stones.id = %(id)s
+            AND stones.until > COALESCE(%(now)s, CLOCK)
         LOCK IN SHARE MODE
-    )), ends, 0, 0, 0, CONCAT(%(before)s, ends, ', "fence": ', LAST_INSERT_ID(fence), %(after)s)
+    ), NULL, @exclusive_floor + 1)), ends, 0, 0, 0,
+    CONCAT(%(before)s, ends, ', "fence": ', LAST_INSERT_ID(fence), %(after)s)
 ) ON DUPLICATE KEY UPDATE
     version = IF(ends <= VALUES(ends) - %(ttl)s AND NOT EXISTS (
         SELECT 1 FROM exclusive2_tombstone AS newer
@@ -52,12 +59,12 @@ VALUES (
         IS_FREE, CONCAT(%(before)s, ends, ', "fence": ', LAST_INSERT_ID(fence), %(after)s), document
     )""").replace("IS_FREE", "version = VALUES(version)")
 """Changes a row if the key has neither holder nor line. The last inserted id is then the fence, which comes
-with the same answer. If the id has finished, there is no fence, and the server refuses the row.
+with the same answer. If the id has finished, or without the namespace's row, there is no fence, and the
+server refuses the row. The namespace's fence is read without a lock, see `Transaction.end_leases`.
 
 Each assignment sees the values of the assignments before it: once the version is the new one, which is
-random, the key was free. The namespace's row is locked, since its fence counts: the reaper raises it before
-it deletes a row. The tombstones are read again when the key's row is locked, since its last change may have
-come with one. An INSERT of the result of a SELECT would take the optimizer longer than all the rest.
+random, the key was free. The tombstones are read again when the key's row is locked, since its last change
+may have come with one. An INSERT of the result of a SELECT would take the optimizer longer than all the rest.
 """
 
 RELEASE = _on_clock("""UPDATE exclusive2_lock FORCE INDEX (PRIMARY) SET
@@ -83,16 +90,17 @@ _UNLESS_THERE = " ON DUPLICATE KEY UPDATE "
 _INSERT_LOCK = statements.INSERT_LOCK.partition("ON CONFLICT")[0]
 _PART_OF_UNION = re.compile(r"SELECT \* FROM \((.*?)\) AS \w+", re.DOTALL)
 """A part with an order and a limit of its own. As a table it would be copied, to disk if it has bytes."""
-_RENEWED_LOCKS = statements.RENEWED_LOCKS.partition("(?)")[0]
 _OWN = {
-    statements.LOCK_NAMESPACE: _in_turn(statements.LOCK_NAMESPACE),
+    **{
+        statement: _in_turn(statement)
+        for statement in (statements.LOCK_NAMESPACE, statements.LOCK_NAMESPACE_IF_FREE)
+    },
     statements.LOCK_KEY: _in_turn(statements.LOCK_KEY),
     "COMMIT": f"COMMIT{_END}",
     "ROLLBACK": f"ROLLBACK{_END}",
     statements.ADD_NAMESPACE: statements.ADD_NAMESPACE.partition("ON CONFLICT")[0]
     + f"{_UNLESS_THERE} fence = fence",
-    statements.INSERT_LOCK: f"{_INSERT_LOCK} LOCK IN SHARE MODE {_UNLESS_THERE}"
-    "version = exclusive2_lock.version",
+    statements.INSERT_LOCK: f"{_INSERT_LOCK}{_UNLESS_THERE}version = exclusive2_lock.version",
 }
 
 
@@ -100,8 +108,10 @@ _OWN = {
 def translated(statement: str) -> str:
     """Return one of `statements` in the words of these servers, with the locks that it needs."""
     text = _OWN.get(statement, statement)
-    if statement.startswith(_RENEWED_LOCKS):  # by the primary key: else it would lock other rows
-        text = text.replace("exclusive2_lock", "exclusive2_lock FORCE INDEX (PRIMARY)")
+    if statements.is_of_renewal(statement):  # by the primary key: else it would lock other rows
+        text = text.replace(" WHERE", " FORCE INDEX (PRIMARY) WHERE").replace(
+            "\nWHERE", " FORCE INDEX (PRIMARY) WHERE"
+        )
     text = _PART_OF_UNION.sub(r"(\1)", text)
     if statements.skips_locked(statement):
         text += " FOR UPDATE SKIP LOCKED"

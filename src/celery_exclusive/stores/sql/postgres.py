@@ -16,7 +16,7 @@ from celery_exclusive.system.deadline import at_most
 try:
     import psycopg
 
-    from celery_exclusive.stores.sql import postgres_errors
+    from celery_exclusive.stores.sql import address, postgres_errors
     from celery_exclusive.stores.sql.postgres_connection import Request, TimedConnection, TranslatingCursor
     from celery_exclusive.stores.sql.server import PATIENCE, ServerStore
 except ImportError:
@@ -27,7 +27,7 @@ except ImportError:
 
 OLDEST = 12_00_00
 """The oldest server that understands the statements, as servers tell their version."""
-_WORDS = Words(
+WORDS = Words(
     name="BYTEA", id="BYTEA", bytes="BYTEA", word="TEXT", text="TEXT", small=" WITH (fillfactor = 70)"
 )
 _GRANT, _RELEASE = Request("grant", statements.GRANT), Request("release", statements.RELEASE)
@@ -41,14 +41,22 @@ class PostgresStore(ServerStore):
 
     Statements are prepared, since planning one takes longer than running it. Behind a pooler they are not:
     the next transaction may use another connection of the pooler, on which they are not prepared.
+
+    `?tables_of=ROLE` in the URL names a role that may own the tables, or several with commas. Without it they
+    belong to this user, a role of which it is a member, the owner of the schema or the database, or a
+    superuser.
     """
 
     _driver = "postgresql+psycopg"
     _error = psycopg.Error
     _meaning = staticmethod(postgres_errors.meaning)
 
+    def __init__(self, url: str, **options: Any) -> None:
+        url, self._owners = address.without_owners(url)
+        super().__init__(url, **options)
+
     def definitions(self) -> list[str]:
-        return list(definitions(_WORDS, stamped=True))
+        return list(definitions(WORDS))
 
     def _connect(self) -> TranslatingCursor:
         own = {
@@ -65,11 +73,12 @@ class PostgresStore(ServerStore):
             ) from None
         cursor = TranslatingCursor(connection)
         cursor.execute(statements.ABOUT)
-        ((version, pid),) = cursor.fetchall()
+        ((version, pid, owners),) = cursor.fetchall()
         if version < OLDEST:
             connection.close()
             server = f"PostgreSQL {version // 10000}"
             raise OptionError(hints.too_old(self.url, server, str(OLDEST // 10000)))
+        self._refuse(cursor, owners)
         if pid == connection.info.backend_pid:  # a pooler tells a number of its own
             connection.prepare_threshold = 2
         return cursor
@@ -84,8 +93,19 @@ class PostgresStore(ServerStore):
 
     def _make_tables(self, cursor: TranslatingCursor) -> None:
         self._begin(cursor, writes=True)
-        for statement in (statements.LOCK_TABLES, *self.definitions(), "COMMIT"):
+        *made, stamp = self.definitions()
+        for statement in (statements.LOCK_TABLES, *made, statements.FOREIGN):
             cursor.execute(statement)
+        ((owners,),) = cursor.fetchall()
+        self._refuse(cursor, owners)  # another role may have made them just now
+        cursor.execute(stamp)
+        cursor.execute("COMMIT")
+
+    def _refuse(self, cursor: TranslatingCursor, owners: list[str] | None) -> None:
+        """Refuse tables of a role that is not known to be trusted."""
+        if foreign := sorted({*(owners or ())} - {*self._owners}):
+            cursor.connection.close()
+            raise OptionError(hints.foreign(self.url, foreign))
 
     def _grant(self, cursor: TranslatingCursor, claim: dict[str, Any]) -> int | None:
         result = cursor.send(_GRANT, claim)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from functools import lru_cache
 
 from celery_exclusive.stores.sql import statements
+from celery_exclusive.stores.sql.tables import NAMES
 
 
 def _on_clock(statement: str) -> str:
@@ -22,7 +23,23 @@ SET LOCAL statement_timeout = '5s'; SET LOCAL idle_in_transaction_session_timeou
 LOCK_TABLES = "SELECT pg_advisory_xact_lock(7310854263018549)"
 """A number that no other program should use."""
 
-ABOUT = "SELECT current_setting('server_version_num')::int, pg_backend_pid()"
+FOREIGN = f"""SELECT array_agg(DISTINCT pg_get_userbyid(relowner)::text)
+FROM pg_class
+JOIN pg_namespace ON pg_namespace.oid = relnamespace
+JOIN pg_database ON datname = current_database()
+JOIN pg_roles ON rolname = current_user
+WHERE pg_class.oid IN ({", ".join(f"to_regclass('{name}')" for name in NAMES)})
+    AND relowner <> pg_roles.oid
+    AND NOT pg_has_role(relowner, nspowner, 'MEMBER') AND NOT pg_has_role(relowner, datdba, 'MEMBER')
+    AND (rolsuper OR NOT pg_has_role(relowner, 'MEMBER'))"""  # noqa: S608 - the names are ours
+"""Which other roles own the tables, and neither the schema nor the database, nor are superusers.
+
+Triggers and views that a role has put there run with the rights of this store's user. A superuser counts as a
+member of every role.
+"""
+
+ABOUT = f"SELECT current_setting('server_version_num')::int, pg_backend_pid(), ({FOREIGN})"
+"""Is asked before any other statement, since a table may be a view of another role."""
 
 IS_REPLICA = "SELECT pg_is_in_recovery()"
 
@@ -46,7 +63,7 @@ WHERE NOT EXISTS (
 ) AND NOT EXISTS (
     SELECT FROM exclusive2_lock AS busy
     WHERE busy.namespace = claim.namespace AND busy.key = claim.key AND (busy.ends > now OR busy.ends IS NULL)
-) FOR SHARE OF spaces
+)
 ON CONFLICT (namespace, key) DO UPDATE SET
     version = lock.version + 1,
     fence = greatest(lock.fence + 1, excluded.fence),
@@ -61,10 +78,9 @@ WHERE lock.ends <= excluded.ends - %(ttl)s AND lock.version = (
 RETURNING fence""")
 """One row, the fence, if the key has neither holder nor line, and the id has not finished.
 
-The namespace's row is locked, since its fence counts: the reaper raises it before it deletes any row. A
-statement that waits for a `busy` key would keep that lock, and many in turn would keep the reaper out. The
-version `seen` is as old as the tombstones that were read: a row that was changed while the statement waited
-for it is left alone, since its change may have come with a tombstone.
+The namespace's fence is read without a lock, see `Transaction.end_leases`. The version `seen` is as old as
+the tombstones that were read: a row that was changed while the statement waited for it is left alone, since
+its change may have come with a tombstone.
 `until + 0` keeps the index on `until` out of the plan: it has every tombstone of the namespace.
 """
 
@@ -81,6 +97,4 @@ def translated(statement: str) -> str:
     """Return one of `statements`, with the locks on rows that it needs beside others."""
     if statements.skips_locked(statement):
         statement += " FOR UPDATE SKIP LOCKED"
-    elif statement == statements.INSERT_LOCK:
-        statement = statement.replace("ON CONFLICT", "FOR SHARE ON CONFLICT")
     return _on_clock(statement).replace("?", "%s")

@@ -3,19 +3,51 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Sequence
 from dataclasses import replace
 from json.encoder import encode_basestring_ascii as quote
 from typing import Any, Final, NamedTuple, get_args
 
 from celery_exclusive.core.records import NAMED, NEVER, Document, Entry, Holder, State
-from celery_exclusive.stores.damaged import Damaged, check_holders, check_numbers, check_one_of, check_type
+from celery_exclusive.stores.damaged import (
+    MOST,
+    Damaged,
+    check_holders,
+    check_numbers,
+    check_one_of,
+    check_type,
+    check_within,
+)
 from celery_exclusive.stores.text import to_bytes, to_text
 
 _HOLDERS = ', "holders": '
 _STATES: Final = get_args(State)
 _GIVES_UP, _REPLACEABLE = 1, 2
 """The flags of an entry."""
+_MOST_OFFERS = 10_000
+"""Offers double in length each time, so nothing comes near: the next length would be a number without end."""
+
+
+class Space(NamedTuple):
+    """The row of a namespace, and until when the record of a worker is kept."""
+
+    fence: int
+    reaped: int
+    epoch: str
+    broker: bytes | None
+    broker_until: int | None
+    known_until: int | None
+
+    def check(self) -> None:
+        """Raise Damaged if a column does not hold what it should."""
+        check_within(0, self.fence, NEVER)
+        check_numbers(self.reaped, self.broker_until or 0, self.known_until or 0)
+        check_type(bytes, b"" if self.broker is None else self.broker)
+
+    def is_swept(self, now: int, every: int) -> bool:
+        """Whether a sweep came within the last `every` microseconds. A clock that went back needs one."""
+        return self.reaped <= now < self.reaped + every
 
 
 class Found(NamedTuple):
@@ -41,13 +73,19 @@ class Found(NamedTuple):
     def check(self) -> None:
         """Raise Damaged if a column does not hold what it should."""
         if self.version is not None:
-            check_numbers(
-                self.version, self.fence, self.due or 0, self.ends or 0, self.waiting, self.aside, self.behind
-            )
+            check_lock(self.version, self.ends)
+            check_within(0, self.fence, NEVER)
+            check_numbers(self.due or 0, self.waiting, self.aside, self.behind)
             check_type(str, self.document)
         if self.token is not None:
             check_type(bytes, self.token)
             check_numbers(self.until)
+
+
+def check_lock(version: Any, ends: Any) -> None:
+    """Raise Damaged if the columns that each change of a lock compares or writes are odd."""
+    check_within(1, version, MOST - 1)  # 0 is the version of a key without a row
+    check_numbers(ends or 0)
 
 
 def entry(id: bytes, *row: Any) -> Entry:
@@ -59,7 +97,8 @@ def entry(id: bytes, *row: Any) -> Entry:
     over = None if newer is None else to_text(newer)
     gives_up, replaceable = bool(flags & _GIVES_UP), bool(flags & _REPLACEABLE)
     entry = replace(Entry(to_text(id), *fields), gives_up=gives_up, replaceable=replaceable, over=over)
-    check_numbers(entry.seq, entry.offer_until, entry.offers, entry.deaths, entry.deadline)
+    check_numbers(entry.seq, entry.offer_until, entry.deaths, entry.deadline)
+    check_within(0, entry.offers, _MOST_OFFERS)
     check_one_of(_STATES, entry.state)
     return entry
 
@@ -100,6 +139,8 @@ def write_document(document: Document) -> str:
     leases = "" if document.held > NAMED else ", ".join(map(_write, document.holders))
     if document.held > NAMED:
         last += f', "held": {document.held}'
+    if document.queue:
+        last += f', "queue": {quote(document.queue)}'
     return f'{{"limit": {document.limit}{_HOLDERS}[{leases}]{last}}}'
 
 
@@ -107,6 +148,12 @@ def around_lone_expiry(id: str, token: str, phase: str = "running") -> tuple[str
     """The document's text after its limit and before the expiry of its only lease, and after its fence."""
     before, after = _around_expiry(id, token, phase, "false")
     return f"{_HOLDERS}[{before}", f"{after}]}}"
+
+
+def with_holder(task_id: str) -> str:
+    """Return the pattern for LIKE, with ESCAPE '!', of documents with a holder that is this task."""
+    id = re.sub("[!%_]", r"!\g<0>", quote(task_id)[1:-1])
+    return f'%"id": "{id}/%'
 
 
 def _write(lease: Holder) -> str:
@@ -128,9 +175,14 @@ def read_document(text: str, fence: int = 0, epoch: str = "") -> Document:
     try:
         document = json.loads(text)
         limit, holders = document["limit"], tuple(Holder(**lease) for lease in document["holders"])
-        deadline, held = document.get("deadline", NEVER), document.get("held", 0)
+        deadline, held, queue = (
+            document.get("deadline", NEVER),
+            document.get("held", 0),
+            document.get("queue", ""),
+        )
     except (ValueError, TypeError, KeyError, AttributeError, RecursionError) as error:
         raise Damaged(f"{type(error).__name__}: {error}") from error
     check_numbers(limit, deadline, held)
+    check_type(str, queue)
     check_holders(holders)
-    return Document(limit, fence, holders, epoch, deadline, held)
+    return Document(limit, fence, holders, epoch, deadline, held, queue=queue)

@@ -17,9 +17,10 @@ from celery.exceptions import SoftTimeLimitExceeded
 from celery_exclusive.core.operations import Acquire, AcquireAlone, Granted, Operation, Release
 from celery_exclusive.errors import OptionError, StoreRefused, StoreUnavailable
 from celery_exclusive.stores.base import Reply, as_repeated
+from celery_exclusive.stores.document_store import CLOCK_MARGIN
 from celery_exclusive.stores.idle import Idle
 from celery_exclusive.stores.sql import address, rows, statements, tables
-from celery_exclusive.stores.sql.rows import Found
+from celery_exclusive.stores.sql.rows import Found, Space
 from celery_exclusive.stores.sql.store import SqlStore
 from celery_exclusive.stores.sql.transaction import RELEASED, Cursor, NamespaceGone, Transaction, new_version
 from celery_exclusive.stores.text import to_bytes, to_text
@@ -42,6 +43,7 @@ class ServerTransaction(Transaction):
 
     clock: Callable[[], int] | None = None
     is_reading = False
+    kept_ended = CLOCK_MARGIN
     is_repeated = False
     """Whether the call was sent before, on a connection that was lost: it may have been executed."""
 
@@ -58,13 +60,25 @@ class ServerTransaction(Transaction):
         with suppress(Exception):
             self.connection.close()
 
-    def locked_by_others(self, keys: Sequence[str]) -> set[str]:
-        statement = statements.repeated(statements.PRESENT_LOCKS, len(keys))
-        return {to_text(key) for (key,) in self._all(statement, self.namespace, *map(to_bytes, keys))}
+    def locked_by_others(self, names: Sequence[str], *, of: str = "") -> set[str]:
+        if not names:
+            return set()
+        statement = statements.repeated(
+            statements.PRESENT_HOLDERS if of else statements.PRESENT_LOCKS, len(names)
+        )
+        where = (self.namespace, to_bytes(of)) if of else (self.namespace,)
+        return {to_text(name) for (name,) in self._all(statement, *where, *map(to_bytes, names))}
 
-    def _space(self, worker: WorkerRecord | None = None) -> Any:
+    def look(self, worker: WorkerRecord | None = None) -> Space:
+        *space, now = self._one(statements.SPACE_AND_TIME, *self._name_of(worker), self.namespace)
+        self.now = self.clock() if self.clock else now
+        return self._sound(space)
+
+    def _lock_namespace(self) -> None:
         self._lock(statements.LOCK_NAMESPACE, self.namespace)
-        return super()._space(worker)
+
+    def _may_sweep(self) -> bool:
+        return self._lock(statements.LOCK_NAMESPACE_IF_FREE, self.namespace)
 
     def _find(self, key: str, id: str) -> Found:
         while not self.is_reading and not self._lock(statements.LOCK_KEY, self.namespace, to_bytes(key)):
@@ -225,7 +239,7 @@ class ServerStore(SqlStore[ServerTransaction]):
         self._begin(transaction.cursor, writes=writes)
         ((now,),) = transaction.cursor.fetchall()
         transaction.now = self.clock() if self.clock else now
-        transaction.clock, transaction.is_reading = self.clock, not writes
+        transaction.is_reading = not writes
         result = work(transaction)
         transaction.cursor.execute("COMMIT")
         return result
@@ -238,7 +252,7 @@ class ServerStore(SqlStore[ServerTransaction]):
             opened = None
             try:
                 opened = self._idle.pop() or self._open(is_empty="no tables" in met)
-                opened.is_repeated = "lost" in met
+                opened.clock, opened.is_repeated = self.clock, "lost" in met
                 result = work(opened) if writes is None else self._within(opened, work, writes=writes)
                 self._keep(opened)
                 return result
@@ -255,7 +269,7 @@ class ServerStore(SqlStore[ServerTransaction]):
                 else:
                     if opened:
                         opened.close()
-                    raise self._explained(error) from error
+                    raise self._explained(error) from None
             except BaseException:
                 if opened:
                     opened.close()
@@ -320,12 +334,7 @@ class ServerStore(SqlStore[ServerTransaction]):
             self._make_tables(cursor)
             row = (tables.VERSION, None)
         version, epoch = row
-        if version != tables.VERSION:
-            raise OptionError(
-                f"exclusive_store: {self.url} has tables of another release of celery-exclusive (version "
-                f"{version}, not {tables.VERSION}): run the same release everywhere, or, when all locks are "
-                "released, drop the tables exclusive2_*"
-            )
+        tables.refuse_other(self.url, version)
         if epoch is None:
             cursor.execute(statements.ADD_NAMESPACE, (namespace, token_hex(8)))
 

@@ -14,7 +14,7 @@ from weakref import WeakSet, finalize
 from celery_exclusive.errors import OptionError, StoreUnavailable
 from celery_exclusive.seams.python import native
 from celery_exclusive.stores.base import Capabilities
-from celery_exclusive.stores.sql import sqlite_file, sqlite_tables
+from celery_exclusive.stores.sql import sqlite_file, sqlite_tables, tables
 from celery_exclusive.stores.sql.statements import NAMESPACE
 from celery_exclusive.stores.sql.store import SqlStore
 from celery_exclusive.system.deadline import at_most
@@ -33,6 +33,8 @@ T = TypeVar("T")
 
 _PAUSE = (0.0003, 0.002)
 """Seconds until the next try while others write: SQLite's own waiting lets the unlucky starve."""
+_LARGEST_JOURNAL = 16 * 2**20
+"""Bytes of the file `-wal` that are kept on the disk after a reader that let it grow has gone."""
 _MISUSE = {
     "unable to open": "give this process' user the right to read and write the file and its folder",
     "readonly database": "give this process' user the right to write the file and its folder",
@@ -94,7 +96,7 @@ class SqliteStore(SqlStore[SqliteTransaction]):
                 return self._attempt(work, "BEGIN IMMEDIATE" if writes else "BEGIN")
             except (sqlite3.Error, OSError) as error:
                 if not _is_locked(error) or time.monotonic() > until:
-                    raise self._explained(error) from error
+                    raise self._explained(error) from None
             time.sleep(random.uniform(*_PAUSE))
 
     def _attempt(self, work: Callable[[SqliteTransaction], T], begin: str) -> T:
@@ -143,11 +145,19 @@ class SqliteStore(SqlStore[SqliteTransaction]):
                     "put the file on a local disk"
                 )
             cursor.execute("PRAGMA synchronous=NORMAL")
+            cursor.execute(f"PRAGMA journal_size_limit={_LARGEST_JOURNAL}")
             are_made = sqlite_tables.are_made(cursor)
-            if not are_made:
+            if are_made:
+                tables.refuse_other(self.url, sqlite_tables.version(cursor))
+            else:
                 self.refuse_to_make()
-            if not (are_made and cursor.execute(NAMESPACE, (opened.namespace,)).fetchall()):
-                sqlite_tables.create(cursor, opened.namespace)
+            is_known = are_made and cursor.execute(NAMESPACE, (opened.namespace,)).fetchall()
+            if not (is_known and sqlite_tables.is_stamped(cursor)):
+                try:
+                    sqlite_tables.create(cursor, opened.namespace)
+                except sqlite3.OperationalError as error:
+                    if not (is_known and "readonly" in str(error)):  # only the version is missing
+                        raise
         except BaseException:
             opened.close()
             raise

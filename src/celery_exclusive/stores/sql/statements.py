@@ -11,10 +11,12 @@ from __future__ import annotations
 
 NAMESPACE = "SELECT fence, reaped, broker, broker_until FROM exclusive2_namespace WHERE namespace = ?"
 
-NAMESPACE_OF_WORKER = """SELECT fence, reaped, broker, broker_until, (
+SPACE = """SELECT fence, reaped, epoch, broker, broker_until, (
     SELECT until FROM exclusive2_tombstone AS own WHERE own.namespace = ? AND own.key = ? AND own.id = ?
 ) FROM exclusive2_namespace WHERE namespace = ?"""
 """namespace, key, id, namespace again. The last column is null without such a record."""
+SPACE_AND_TIME = SPACE.replace(") FROM", "), CLOCK FROM")
+"""The same, and the server's time."""
 
 PREFIXES = "SELECT namespace FROM exclusive2_namespace"
 
@@ -26,6 +28,7 @@ LEFT JOIN exclusive2_namespace AS namespaces ON namespaces.namespace = ?"""
 """namespace. The epoch is null if the namespace is new."""
 
 LOCK_NAMESPACE = "SELECT (SELECT fence FROM exclusive2_namespace WHERE namespace = ? FOR UPDATE), CLOCK"
+LOCK_NAMESPACE_IF_FREE = LOCK_NAMESPACE.replace("FOR UPDATE", "FOR UPDATE SKIP LOCKED")
 LOCK_KEY = "SELECT (SELECT version FROM exclusive2_lock WHERE namespace = ? AND key = ? FOR UPDATE), CLOCK"
 """The time is the server's, after the row was locked."""
 
@@ -64,13 +67,17 @@ RENEWED_LOCKS = "SELECT key, version, ends, document FROM exclusive2_lock WHERE 
 PRESENT_LOCKS = "SELECT key FROM exclusive2_lock WHERE namespace = ? AND key IN (?)"
 RENEW_LOCK = "UPDATE exclusive2_lock SET version = ?, ends = ?, document = ? WHERE namespace = ? AND key = ?"
 POSTPONE_LOCK = "UPDATE exclusive2_lock SET due = ? WHERE namespace = ? AND key = ?"
+CLEAR_LOCK = """UPDATE exclusive2_lock SET version = version + 1, due = ?, ends = 0, document = ?
+WHERE namespace = ? AND key = ?"""
 DELETE_LOCK = "DELETE FROM exclusive2_lock WHERE namespace = ? AND key = ?"
 
 EACH_HOLDER = """SELECT id, token, expiry, fence, may_have_copies, phase FROM exclusive2_holder
 WHERE namespace = ? AND key = ?"""
 """namespace, key; rows: the fields of a `Holder`."""
 THESE_HOLDERS = f"{EACH_HOLDER} AND id IN (?)"
-"""namespace, key, ids; rows: the fields of a `Holder`. See `repeated`."""
+"""namespace, key, ids; rows: the fields of a `Holder`. See `repeated`. A server leaves out what others keep
+locked."""
+PRESENT_HOLDERS = "SELECT id FROM exclusive2_holder WHERE namespace = ? AND key = ? AND id IN (?)"
 _PARTS_OF_HOLDERS = (
     "SELECT * FROM (EACH AND +expiry > 0 AND expiry > ? ORDER BY expiry, id LIMIT ?) AS next",
     THESE_HOLDERS,
@@ -122,15 +129,12 @@ PAGE = " UNION ALL ".join(_PARTS_OF_PAGE).replace("PART", _PART_OF_PAGE)
 ANY_ENTRY = "SELECT 1 FROM exclusive2_line WHERE namespace = ? LIMIT 1"
 PLACES = "SELECT key, id FROM exclusive2_line WHERE namespace = ? AND state <> 'behind'"
 
-_BEFORE = """(
-    SELECT count(*) FROM exclusive2_line AS others
-    WHERE others.namespace = own.namespace AND others.key = own.key
-        AND others.state = 'waiting' AND +others.place > 0 AND others.place < own.seq
-)"""
-ENTRY = (
-    EACH_ENTRY.replace("\nFROM exclusive2_line", f", {_BEFORE} FROM exclusive2_line AS own") + " AND id = ?"
-)
-"""namespace, key, id. The fields of an `Entry`, and how many in line stand before it."""
+BEFORE = """SELECT count(*) FROM (
+    SELECT 1 FROM exclusive2_line
+    WHERE namespace = ? AND key = ? AND state = 'waiting' AND +place > 0 AND place < ?
+    ORDER BY place, id LIMIT ?
+) AS counted"""
+"""namespace, key, seq, the most that are counted."""
 
 MESSAGES = "SELECT id, message FROM exclusive2_line WHERE namespace = ? AND key = ? AND id IN (?)"
 """namespace, key, ids."""
@@ -155,9 +159,9 @@ VALUES (?, ?, ?, ?, ?)"""
 WORKERS = "SELECT token FROM exclusive2_tombstone WHERE namespace = ? AND key = ? AND until > ?"
 """namespace, key, time."""
 
-DUE_LEASES = """SELECT key, fence, ends, ends <= ? FROM exclusive2_lock
+DUE_LEASES = """SELECT key, fence, due, ends FROM exclusive2_lock
 WHERE namespace = ? AND due <= ? AND ends IS NOT NULL ORDER BY due LIMIT ?"""
-"""time, namespace, time again, count. The last column says whether the lease has ended."""
+"""namespace, time, count."""
 
 ENDED_TOMBSTONES = "SELECT key, id FROM exclusive2_tombstone WHERE namespace = ? AND until <= ? LIMIT ?"
 """namespace, time, count."""
@@ -167,6 +171,18 @@ DUE_KEYS = """SELECT key FROM exclusive2_lock
 WHERE namespace = ? AND due <= ? AND ends IS NULL ORDER BY due, key LIMIT ?"""
 """namespace, time, count."""
 
+_WITH_TASK = "SELECT key, id FROM exclusive2_{} WHERE namespace = ? AND id >= ? AND id < ?"
+ROWS_OF_TASK = f"{_WITH_TASK.format('line')} UNION ALL {_WITH_TASK.format('holder')}"
+"""Twice: namespace, the begin of its ids, and what comes after all of these."""
+DOCUMENTS_OF_TASK = (
+    "SELECT key, document FROM exclusive2_lock WHERE namespace = ? AND document LIKE ? ESCAPE '!'"
+)
+LINES = """SELECT key, waiting, aside, due, (
+    SELECT min(place) FROM exclusive2_line
+    WHERE namespace = exclusive2_lock.namespace AND key = exclusive2_lock.key AND state = 'waiting'
+        AND +place > 0
+) FROM exclusive2_lock WHERE namespace = ? AND ends IS NULL"""
+"""namespace; of each key with entries its counts, when it is due, and the place of its first in line."""
 USED_KEYS = "SELECT key FROM exclusive2_lock WHERE namespace = ? AND (ends IS NULL OR ends > 0)"
 
 
@@ -180,5 +196,9 @@ def skips_locked(statement: str) -> bool:
 
     The reaper waits for no other transaction, and one key must not hold up the leases of others.
     """
-    renews = statement.startswith(RENEWED_LOCKS.partition("(?)")[0])
-    return renews or statement in (DUE_LEASES, ENDED_TOMBSTONES, DUE_KEYS)
+    return is_of_renewal(statement) or statement in (DUE_LEASES, ENDED_TOMBSTONES, DUE_KEYS)
+
+
+def is_of_renewal(statement: str) -> bool:
+    """Whether it reads rows that a renewal changes."""
+    return statement.startswith((RENEWED_LOCKS.partition("(?)")[0], THESE_HOLDERS.partition("(?)")[0]))

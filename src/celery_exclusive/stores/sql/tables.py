@@ -10,6 +10,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 
+from celery_exclusive.errors import OptionError
+
 TABLES = {
     "exclusive2_namespace": """(
         namespace {name} NOT NULL PRIMARY KEY,
@@ -65,7 +67,7 @@ in place of a better one.
 """
 
 VERSION = 5  # as in _STAMP
-"""The version of these definitions. A table of a server has it: another release may have made the tables."""
+"""The version of these definitions. A table has it: another release may have made the tables."""
 _STAMP = (
     "CREATE TABLE IF NOT EXISTS exclusive2_version (version INTEGER NOT NULL PRIMARY KEY){table}",
     "INSERT INTO exclusive2_version SELECT 5 WHERE NOT EXISTS (SELECT 1 FROM exclusive2_version)",
@@ -93,12 +95,8 @@ class Words:
     """Whether an index is defined with its table, not by a statement of its own."""
 
 
-def definitions(words: Words, *, stamped: bool) -> Iterator[str]:
-    """Yield the statements that make the tables and indexes, unless they are there.
-
-    Parameters:
-        stamped: also store the version of the tables.
-    """
+def definitions(words: Words) -> Iterator[str]:
+    """Yield the statements that make the tables and indexes, and store their version, unless it is there."""
     for name, columns in TABLES.items():
         index = ""
         if words.has_index_in_table and name in INDEXES:
@@ -107,5 +105,14 @@ def definitions(words: Words, *, stamped: bool) -> Iterator[str]:
     if not words.has_index_in_table:
         for table, (name, columns, condition) in INDEXES.items():
             yield f"CREATE INDEX IF NOT EXISTS {name} ON {table} ({columns}){condition}"
-    if stamped:
-        yield from (statement.format(table=words.table) for statement in _STAMP)
+    yield from (statement.format(table=words.table) for statement in _STAMP)
+
+
+def refuse_other(url: str, version: object) -> None:
+    """Raise OptionError unless this release knows the version of the tables."""
+    if version != VERSION:
+        raise OptionError(
+            f"exclusive_store: {url} has tables of another release of celery-exclusive (version "
+            f"{version}, not {VERSION}): run the same release everywhere, or, when all locks are "
+            "released, drop the tables exclusive2_*"
+        )

@@ -5,32 +5,37 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import replace
+from operator import itemgetter
 from random import getrandbits
 from typing import Any, Protocol
 
-from celery_exclusive.core import records
-from celery_exclusive.core.operations import Applied, Renew
+from celery_exclusive.core import claim, records
+from celery_exclusive.core.operations import Acquire, Applied, Enqueue, Operation, Owner, Renew
 from celery_exclusive.core.records import NEVER, Document, Entry, Holder, Line, State
 from celery_exclusive.core.step import step
 from celery_exclusive.errors import StoreUnavailable, UnreadableKey
 from celery_exclusive.stores import base
 from celery_exclusive.stores.base import Reply
-from celery_exclusive.stores.damaged import Damaged
-from celery_exclusive.stores.document_store import CLOCK_MARGIN, Change, DocumentStore, Loaded
+from celery_exclusive.stores.damaged import Damaged, check_within
+from celery_exclusive.stores.document_store import CLOCK_MARGIN, Change, DocumentStore, Loaded, living
 from celery_exclusive.stores.sql import pages, rows, statements
-from celery_exclusive.stores.sql.rows import Found
+from celery_exclusive.stores.sql.rows import Found, Space
 from celery_exclusive.stores.text import to_bytes, to_text
 from celery_exclusive.stores.workers import FORGOTTEN_AFTER, WorkerRecord, by_number
 
 _LEASES_AT_ONCE = 500
 _ALL = 2**31 - 1
 """A number above the copies that a run can have."""
-_ENDED_PER_SWEEP = 5_000
-"""The most leases, and tombstones, that a sweep ends: it is one transaction, for which all others wait."""
-_SELDOM = 3600 * records.SECOND
+_ENDED_AT_ONCE = 500
+"""The most leases, and tombstones, that a transaction of a sweep ends: calls of these keys wait for it."""
+_COUNTED = 1_000
+"""The most entries beyond the limit that are counted before an entry: a long line may come again as a whole.
+A step asks whether all before it have slots; to those that it moves itself at most 100 are offered."""
+_SELDOM = 20 * records.SECOND
 """The time after which the record of a worker is written again."""
 _OF_WORKERS = b""
 """The key, which no lock has, of the tombstones that are records of workers: they end by themselves, too."""
+_EMPTY = rows.write_document(Document())
 RELEASED = Reply(Applied(True))
 
 
@@ -61,11 +66,22 @@ class Transaction(DocumentStore):
     """
 
     now: int
+    kept_ended = 0
+    """For how long the row of a key stays after a sweep has ended its last lease, see `end_leases`."""
 
     def __init__(self, cursor: Cursor, url: str, *, prefix: str, **times: int) -> None:
         super().__init__(url, prefix=prefix, **times)
         self.cursor, self.connection = cursor, cursor.connection
         self.namespace = to_bytes(prefix)
+        self._needs_place = True
+        """Whether the step asks how many stand before an entry."""
+
+    def apply(self, key: str, operation: Operation) -> Reply:
+        self._needs_place = isinstance(operation, (Acquire, Enqueue))
+        try:
+            return super().apply(key, operation)
+        finally:
+            self._needs_place = True
 
     def load(
         self,
@@ -79,7 +95,7 @@ class Transaction(DocumentStore):
         id = next(iter(ids), "")
         try:
             loaded = self._loaded(key, ids, limit, self._find(key, id), sweeps=sweeps)
-            line = self._with_overdue(key, loaded) if sweeps else self._with_own(key, id, loaded.line)
+            line = self._with_overdue(key, loaded) if sweeps else self._with_own(key, id, limit, loaded.line)
             if replaces and line.waiting:
                 name = (self.namespace, to_bytes(key), records.NAMED)
                 last = [rows.entry(*row) for row in self._all(statements.LAST, *name)]
@@ -94,6 +110,10 @@ class Transaction(DocumentStore):
     def _find(self, key: str, id: str) -> Found:
         name = to_bytes(key)
         found = Found._make(self._one(statements.FIND, name, name, to_bytes(id), self.namespace))
+        try:
+            check_within(0, found.floor, NEVER)
+        except Damaged as error:
+            raise self._damaged_namespace(error) from error
         found.check()
         return found
 
@@ -109,7 +129,7 @@ class Transaction(DocumentStore):
             document, last = self._with_holders(key, ids, document, sweeps=sweeps), found.ends or NEVER
         if found.ends is not None:
             return Loaded(found.version, self.now, document, Line(tombstone=tombstone), last=last)
-        count = records.reach(document, limit)
+        count = records.reach(document, limit, ids, self.now)
         head, waiting = self._part(key, "waiting", found.waiting, count, sweeps=sweeps)
         aside, all_aside = self._part(key, "aside", found.aside, count, sweeps=sweeps)
         if is_many:
@@ -178,14 +198,18 @@ class Transaction(DocumentStore):
         due, deadline = records.overdue(first, self.now)
         return replace(loaded.line, overdue=due, deadline=deadline)
 
-    def _with_own(self, key: str, id: str, line: Line) -> Line:
-        """Add the entry of the operation's id, and its place in line."""
+    def _with_own(self, key: str, id: str, limit: int, line: Line) -> Line:
+        """Add the entry of the operation's id, and its place in line if the step asks for that."""
         for place, entry in enumerate(line.head):
             if entry.id == id:
                 return replace(line, entry=entry, ahead=place)
         if id and (line.waiting > len(line.head) or line.aside or line.behind or line.others_behind):
-            for *row, before in self._all(statements.ENTRY, self.namespace, to_bytes(key), to_bytes(id)):
-                return replace(line, entry=rows.entry(*row), ahead=before)
+            name = (self.namespace, to_bytes(key))
+            for row in self._all(statements.repeated(statements.THESE_ENTRIES, 1), *name, to_bytes(id)):
+                line = replace(line, entry=(entry := rows.entry(*row)))
+                if self._needs_place:
+                    (before,) = self._one(statements.BEFORE, *name, entry.seq, limit + _COUNTED)
+                    line = replace(line, ahead=before)
         return line
 
     def swap(self, key: str, version: int, change: Change) -> bool:
@@ -206,7 +230,7 @@ class Transaction(DocumentStore):
             return False
         self._swap_line(key, change)
         if is_many or change.loaded.last:
-            self._swap_holders(key, change, document.holders if is_many else ())
+            self._swap_holders(key, change, document.holders if is_many else None)
         if to.tombstone is not None:
             name = (self.namespace, to_bytes(key), to_bytes(change.id))
             self.cursor.execute(statements.DELETE_TOMBSTONE, name)
@@ -242,14 +266,18 @@ class Transaction(DocumentStore):
         rest = (holder for holder in (rows.holder(*row) for row in every) if holder.id not in read)
         return replace(document, holders=(*document.holders, *rest), unread=0)
 
-    def _swap_holders(self, key: str, change: Change, many: Sequence[Holder]) -> None:
-        """Store the leases of a key that had a row for each, or has: `many` are the ones in its document."""
+    def _swap_holders(self, key: str, change: Change, many: Sequence[Holder] | None) -> None:
+        """Store the leases of a key that had a row for each, or has.
+
+        Parameters:
+            many: the leases in its document, beside those that the step has not read; None: it has few.
+        """
         name, had_many = (self.namespace, to_bytes(key)), change.loaded.last > 0
         known = {holder.id for holder in change.loaded.document.holders} if had_many else set[str]()
         changed, ended = change.leases
-        if not (many and had_many):
+        if many is None or not had_many:
             self.cursor.execute(statements.DELETE_HOLDERS, name)
-            changed, ended = [*many], []
+            changed, ended = [*(many or ())], []
         for statement, is_new in ((statements.INSERT_HOLDER, True), (statements.CHANGE_HOLDER, False)):
             leases = [holder for holder in changed if (holder.id not in known) is is_new]
             if leases:
@@ -261,10 +289,22 @@ class Transaction(DocumentStore):
         """Return the parameters that insert or change the rows of these leases."""
         return [(*rows.fields_of_holder(one), self.namespace, key, to_bytes(one.id)) for one in leases]
 
+    def holders(self, key: str) -> list[Owner]:
+        loaded = self.load(key)
+        every = loaded.document.holders
+        if loaded.document.unread:
+            try:
+                each = self._all(statements.EACH_HOLDER, self.namespace, to_bytes(key))
+                every = tuple(rows.holder(*row) for row in each)
+            except Damaged as error:
+                raise UnreadableKey(key, str(error), self.url) from error
+        return living(every, self.now)
+
     def messages(self, key: str, ids: Sequence[str]) -> dict[str, bytes]:
         statement = statements.repeated(statements.MESSAGES, len(ids))
         found = self._all(statement, self.namespace, to_bytes(key), *map(to_bytes, ids))
-        return {to_text(id): message for id, message in found}
+        # What is no message counts as one that others have deleted.
+        return {to_text(id): message for id, message in found if isinstance(message, bytes)}
 
     def renew(self, leases: Sequence[tuple[str, Renew]]) -> list[bool | None]:
         batches = (leases[at : at + _LEASES_AT_ONCE] for at in range(0, len(leases), _LEASES_AT_ONCE))
@@ -272,27 +312,20 @@ class Transaction(DocumentStore):
 
     def _renew(self, leases: Sequence[tuple[str, Renew]]) -> list[bool | None]:
         """Renew many leases: all rows are read at once, and changed at once, since renewals touch no line."""
-        keys = sorted({key for key, _ in leases})
-        statement = statements.repeated(statements.RENEWED_LOCKS, len(keys))
-        locks = {to_text(row[0]): row for row in self._all(statement, self.namespace, *map(to_bytes, keys))}
-        missing = [key for key in keys if key not in locks]
-        locked = self.locked_by_others(missing) if missing else set[str]()
-        kept, found, changes = dict[str, Document](), list[bool | None](), list[tuple[object, ...]]()
-        changed = list[tuple[object, ...]]()
-        for key, (*_, text) in locks.items():
-            with suppress(Damaged):  # the others must not lose their leases for it
-                kept[key] = self._with_these(key, leases, rows.read_document(text))
+        locks, kept, locked = self._renewable(leases)
+        found, changes, changed = list[bool | None](), list[tuple[object, ...]](), list[tuple[object, ...]]()
         documents = dict(kept)
         for key, renewal in leases:
             transition = step(documents.get(key, Document()), Line(), renewal, self.now, self.offer)
             is_held = transition.answer == Applied(True)
             if is_held:
                 documents[key] = transition.document
-            found.append(None if key in locked else is_held)
+            found.append(None if (key, renewal.id) in locked else is_held)
         for key in sorted(documents):
             if documents[key] is not kept[key]:
                 name, version, ends, _ = locks[key]
-                renewed = replace(documents[key], deadline=kept[key].deadline)
+                of_line = kept[key]  # which the step has not seen
+                renewed = replace(documents[key], deadline=of_line.deadline, queue=of_line.queue)
                 is_many, last = renewed.held > records.NAMED, None
                 if ends is not None:
                     last = max(rows.end(renewed.holders), ends if is_many else 0)
@@ -305,41 +338,99 @@ class Transaction(DocumentStore):
             self.cursor.executemany(statements.CHANGE_HOLDER, changed)
         return found
 
-    def _with_these(self, key: str, leases: Sequence[tuple[str, Renew]], document: Document) -> Document:
+    def _renewable(
+        self, leases: Sequence[tuple[str, Renew]]
+    ) -> tuple[dict[str, Any], dict[str, Document], set[tuple[str, str]]]:
+        """Return the rows and the documents of these leases' keys, and which leases others keep locked."""
+        ids = dict[str, list[str]]()
+        for key, renewal in sorted(leases, key=itemgetter(0)):
+            ids.setdefault(key, []).append(renewal.id)
+        statement = statements.repeated(statements.RENEWED_LOCKS, len(ids))
+        locks = {to_text(row[0]): row for row in self._all(statement, self.namespace, *map(to_bytes, ids))}
+        missing = [key for key in ids if key not in locks]
+        locked = {(key, id) for key in self.locked_by_others(missing) for id in ids[key]}
+        kept = dict[str, Document]()
+        for key, (_, version, ends, text) in locks.items():
+            with suppress(Damaged):  # the others must not lose their leases for it
+                rows.check_lock(version, ends)
+                kept[key] = self._with_these(key, ids[key], rows.read_document(text))
+                if kept[key].unread:
+                    unread = {*ids[key]}.difference(one.id for one in kept[key].holders)
+                    locked |= {(key, id) for id in self.locked_by_others([*unread], of=key)}
+        return locks, kept, locked
+
+    def _with_these(self, key: str, ids: Sequence[str], document: Document) -> Document:
         """Add the holders that are renewed, if the key has many."""
         if not document.unread:
             return document
-        ids = sorted({to_bytes(renewal.id) for of, renewal in leases if of == key})
         statement = statements.repeated(statements.THESE_HOLDERS, len(ids))
-        found = self._all(statement, self.namespace, to_bytes(key), *ids)
+        found = self._all(statement, self.namespace, to_bytes(key), *map(to_bytes, ids))
         holders = tuple(rows.holder(*row) for row in found)
         return replace(document, holders=holders, unread=document.unread - len(holders))
 
-    def locked_by_others(self, keys: Sequence[str]) -> set[str]:  # noqa: ARG002 - one at a time writes
-        """Return the keys whose rows were not read, since other transactions keep them locked."""
+    def locked_by_others(self, names: Sequence[str], *, of: str = "") -> set[str]:  # noqa: ARG002 - one writes
+        """Return the names whose rows were not read, since other transactions keep them locked.
+
+        They are keys, or ids of holders `of` a key.
+        """
         return set()
 
     def due(self, limit: int, every: int) -> list[str] | None:
-        fence, reaped, *_ = self._space()
-        if reaped <= self.now < reaped + every:  # not after a clock that went back
+        return None if self.end_leases(every) is None else self.due_keys(limit, self.now)
+
+    def due_keys(self, limit: int, now: int) -> list[str]:
+        """Return the keys with a line that are due."""
+        return [key for (key,) in _texts(self._all(statements.DUE_KEYS, self.namespace, now, limit))]
+
+    def end_leases(self, every: int) -> bool | None:
+        """End leases of keys without a line, and tombstones; return whether none are left.
+
+        None: another process sweeps, or has swept within `every` microseconds.
+
+        A row that is deleted takes the last fence of its key along, so the namespace's fence is raised to it
+        before. A grant reads that one without a lock, else grants, beats and sweeps would hold each other up:
+        it may have read the lower fence, or no tombstone yet, when the row goes. So a server, where others
+        write beside a sweep, keeps the row, without its leases, for `kept_ended` longer: no caller waits for
+        so old a grant any more. Such a row has no end but a time at which it is due, after a release it has
+        neither. The epoch needs no lock either: it comes in one statement with the row, and changes only with
+        the namespace's row itself, without which nothing is granted.
+        """
+        if not self._may_sweep():
             return None
-        seen = self._all(statements.DUE_LEASES, self.now, self.namespace, self.now, _ENDED_PER_SWEEP)
-        old = self._all(
-            statements.ENDED_TOMBSTONES, self.namespace, self.now - CLOCK_MARGIN, _ENDED_PER_SWEEP
+        space = self.look()
+        if space.is_swept(self.now, every):
+            return None
+        seen = self._all(statements.DUE_LEASES, self.namespace, self.now, _ENDED_AT_ONCE)
+        old = self._all(statements.ENDED_TOMBSTONES, self.namespace, self.now - CLOCK_MARGIN, _ENDED_AT_ONCE)
+        is_all = max(len(seen), len(old)) < _ENDED_AT_ONCE
+        fence, later, ended, over = space.fence, list[Any](), list[Any](), list[Any]()
+        for key, last, due, ends in seen:
+            name = self.namespace, key
+            if not isinstance(ends, int):  # damaged: a call of the key says so
+                later.append((self.now + records.SKIP_UNREADABLE, *name))
+                continue
+            if ends > self.now:
+                later.append((ends, *name))
+                continue
+            fence = max(fence, last if isinstance(last, int) else 0)
+            if self.kept_ended and (ends or not due):
+                ended.append((self.now + self.kept_ended, _EMPTY, *name))
+            else:
+                over.append(name)
+        self.cursor.execute(
+            statements.RAISE_FENCE, (fence, self.now if is_all else space.reaped, self.namespace)
         )
-        if max(len(seen), len(old)) < _ENDED_PER_SWEEP:
-            reaped = self.now  # else there may be more, and the next sweep need not wait
-        fence = max([fence, *(fence for _, fence, _, has_ended in seen if has_ended and type(fence) is int)])
-        self.cursor.execute(statements.RAISE_FENCE, (fence, reaped, self.namespace))
-        if ended := [(self.namespace, key) for key, _, _, has_ended in seen if has_ended]:
-            self.cursor.executemany(statements.DELETE_LOCK, ended)
-            if self._all(statements.ANY_HOLDER, self.namespace):
-                self.cursor.executemany(statements.DELETE_HOLDERS, ended)
-        if living := [(ends, self.namespace, key) for key, _, ends, has_ended in seen if not has_ended]:
-            self.cursor.executemany(statements.POSTPONE_LOCK, living)
-        if old:
-            self.cursor.executemany(statements.DELETE_TOMBSTONE, [(self.namespace, *row) for row in old])
-        return [key for (key,) in _texts(self._all(statements.DUE_KEYS, self.namespace, self.now, limit))]
+        for statement, names in (
+            (statements.POSTPONE_LOCK, later),
+            (statements.CLEAR_LOCK, ended),
+            (statements.DELETE_LOCK, over),
+            (statements.DELETE_TOMBSTONE, [(self.namespace, *row) for row in old]),
+        ):
+            if names:
+                self.cursor.executemany(statement, names)
+        if (ended or over) and self._all(statements.ANY_HOLDER, self.namespace):
+            self.cursor.executemany(statements.DELETE_HOLDERS, [row[-2:] for row in (*ended, *over)])
+        return is_all
 
     def set_aside(self, key: str) -> None:
         """Let the reaper skip this key for a while."""
@@ -351,8 +442,11 @@ class Transaction(DocumentStore):
 
         The reaper locks in the same order, so that neither waits in a circle.
         """
-        fence, reaped, *_ = self._space()
-        self.cursor.execute(statements.RAISE_FENCE, (max(fence, self.now), reaped, self.namespace))
+        self._lock_namespace()
+        space = self.look()
+        self.cursor.execute(
+            statements.RAISE_FENCE, (max(space.fence, self.now), space.reaped, self.namespace)
+        )
         for statement in (statements.DELETE_LINE, statements.DELETE_HOLDERS, statements.DELETE_LOCK):
             self.cursor.execute(statement, (self.namespace, to_bytes(key)))
 
@@ -368,6 +462,24 @@ class Transaction(DocumentStore):
     def places(self) -> Iterator[tuple[str, str]]:
         return ((key, id) for key, id in _texts(self._all(statements.PLACES, self.namespace)))
 
+    def lines(self) -> Iterator[base.KeyInLine]:
+        for key, *numbers in self._all(statements.LINES, self.namespace):
+            if isinstance(key, bytes):
+                waiting, aside, due, first = (it if isinstance(it, int) else 0 for it in numbers)
+                age = max(self.now - first, 0) if first else 0
+                yield base.KeyInLine(to_text(key), waiting, aside, 0 < due <= self.now, age)
+
+    def keys_of(self, task_id: str) -> Iterator[str]:
+        part = self.namespace, to_bytes(f"{task_id}/"), to_bytes(f"{task_id}0")
+        for key, id in _texts(self._all(statements.ROWS_OF_TASK, *part, *part)):
+            if claim.task_id(id) == task_id:
+                yield key
+        for key, text in self._all(statements.DOCUMENTS_OF_TASK, self.namespace, rows.with_holder(task_id)):
+            with suppress(Damaged):
+                holders = rows.read_document(text).holders
+                if isinstance(key, bytes) and any(claim.task_id(one.id) == task_id for one in holders):
+                    yield to_text(key)
+
     def scan(self, prefix: str = "") -> Iterator[str]:
         keys = _texts(self._all(statements.USED_KEYS, self.namespace))
         return (key for (key,) in keys if key.startswith(prefix))
@@ -375,47 +487,86 @@ class Transaction(DocumentStore):
     def keep_namespace(
         self, broker: str, life: int, worker: WorkerRecord | None = None, *, adopts: bool = False
     ) -> str:
-        _, _, owner, until, known_until = self._space(worker)
-        if owner not in (None, to_bytes(broker)) and self._is_kept(until, adopts=adopts):
+        self._lock_namespace()
+        space = self.look(worker)
+        owner = space.broker
+        if owner not in (None, to_bytes(broker)) and self._is_kept(space.broker_until or 0, adopts=adopts):
             return to_text(owner)
         self.cursor.execute(statements.KEEP_NAMESPACE, (to_bytes(broker), self.now + life, self.namespace))
-        if worker and (known_until or 0) < self.now + FORGOTTEN_AFTER - _SELDOM:
-            name = (self.namespace, _OF_WORKERS, to_bytes(worker.id))
+        if worker and not self._is_known(space):
+            name = self._name_of(worker)
             self.cursor.execute(statements.DELETE_TOMBSTONE, name)
             self.cursor.execute(statements.INSERT_TOMBSTONE, (*name, self.now + FORGOTTEN_AFTER, worker.text))
         return broker
 
+    def forget_worker(self, worker: WorkerRecord) -> None:
+        self.cursor.execute(statements.DELETE_TOMBSTONE, self._name_of(worker))
+
+    def has_kept(self, broker: str, life: int, worker: WorkerRecord | None = None) -> bool:
+        """Whether `keep_namespace` was called so shortly before that it need not write, nor wait."""
+        space = self.look(worker)
+        left = (space.broker_until or 0) - self.now
+        is_kept = space.broker == to_bytes(broker) and life - life // 6 <= left <= life
+        return is_kept and (not worker or self._is_known(space))
+
+    def _is_known(self, space: Space) -> bool:
+        """Whether the record of a worker was written not long ago."""
+        return (space.known_until or 0) >= self.now + FORGOTTEN_AFTER - _SELDOM
+
     def namespace_owner(self, *, adopts: bool = False) -> str:
-        _, _, owner, until = self._one(statements.NAMESPACE, self.namespace)
+        space = self.look()
+        owner, until = space.broker, space.broker_until or 0
         return to_text(owner) if owner is not None and self._is_kept(until, adopts=adopts) else ""
 
-    def workers(self) -> dict[int, list[WorkerRecord]]:
-        found = self._all(statements.WORKERS, self.namespace, _OF_WORKERS, self.now)
+    def workers(self, within: int = FORGOTTEN_AFTER) -> dict[int, list[WorkerRecord]]:
+        since = self.now + FORGOTTEN_AFTER - within
+        found = self._all(statements.WORKERS, self.namespace, _OF_WORKERS, since)
         return by_number(text for (text,) in found if isinstance(text, bytes))
 
     def try_out(self) -> None:
-        """Sweep no key, and write. Raises if the user may not, or if the file is read-only."""
-        self.reap(limit=0, every=NEVER)  # it writes only if no worker has swept
-        fence, reaped, *_ = self._one(statements.NAMESPACE, self.namespace)
-        self.cursor.execute(statements.RAISE_FENCE, (fence, reaped, self.namespace))
+        """Write what is there. Raises if the user may not, or if the file is read-only."""
+        self._lock_namespace()
+        space = self.look()
+        self.cursor.execute(statements.RAISE_FENCE, (space.fence, space.reaped, self.namespace))
 
     def prefixes(self) -> Iterator[str]:
         yield from (name for (name,) in _texts(self._all(statements.PREFIXES)))
 
     def times(self) -> base.Times:
-        _, reaped, *_ = self._one(statements.NAMESPACE, self.namespace)
-        return base.Times(self.now, reaped or None)
+        space = self.look()
+        return base.Times(self.now, space.reaped or None)
 
     def _is_kept(self, until: int, *, adopts: bool) -> bool:
         """Whether the namespace belongs to the broker that kept it last."""
         return until > self.now or bool(not adopts and self._all(statements.ANY_ENTRY, self.namespace))
 
-    def _space(self, worker: WorkerRecord | None = None) -> Any:
-        """Return the namespace's row, to be changed, and until when the record of a worker is kept."""
-        if not worker:
-            return (*self._one(statements.NAMESPACE, self.namespace), None)
-        of_worker = self.namespace, _OF_WORKERS, to_bytes(worker.id)
-        return self._one(statements.NAMESPACE_OF_WORKER, *of_worker, self.namespace)
+    def look(self, worker: WorkerRecord | None = None) -> Space:
+        """Return the namespace's row without a lock, and until when the record of a worker is kept."""
+        return self._sound(self._one(statements.SPACE, *self._name_of(worker), self.namespace))
+
+    def _sound(self, row: Iterable[Any]) -> Space:
+        space = Space._make(row)
+        try:
+            space.check()
+        except Damaged as error:
+            raise self._damaged_namespace(error) from error
+        return space
+
+    def _damaged_namespace(self, error: Damaged) -> StoreUnavailable:
+        return StoreUnavailable(
+            f"store {self.url}: the row of {self.prefix!r} in exclusive2_namespace is damaged ({error}): "
+            "delete it, the next call makes it anew"
+        )
+
+    def _name_of(self, worker: WorkerRecord | None) -> tuple[bytes, bytes, bytes]:
+        return self.namespace, _OF_WORKERS, to_bytes(worker.id if worker else "")
+
+    def _lock_namespace(self) -> None:
+        """Keep sweeps and others that change the namespace's row out, for the rest of the transaction."""
+
+    def _may_sweep(self) -> bool:
+        """Do the same, unless another transaction has done it: then it sweeps."""
+        return True
 
     def _one(self, statement: str, *parameters: Any) -> Any:
         self.cursor.execute(statement, parameters)

@@ -4,7 +4,6 @@ from typing import Any
 
 from django.db import migrations, models
 
-from celery_exclusive.contrib.django.fields import Name
 from celery_exclusive.contrib.django.tables import MakeTables
 
 
@@ -15,8 +14,8 @@ class Migration(migrations.Migration):
         migrations.CreateModel(
             "Lock",
             [
-                ("namespace", Name()),
-                ("key", Name(primary_key=True, serialize=False)),
+                ("namespace", models.BinaryField()),
+                ("key", models.BinaryField(primary_key=True, serialize=False)),
                 ("ends", models.BigIntegerField(null=True)),
                 ("waiting", models.IntegerField()),
                 ("aside", models.IntegerField()),
@@ -33,9 +32,9 @@ class Migration(migrations.Migration):
         migrations.CreateModel(
             "WaitingTask",
             [
-                ("namespace", Name()),
-                ("key", Name()),
-                ("id", Name(primary_key=True, serialize=False)),
+                ("namespace", models.BinaryField()),
+                ("key", models.BinaryField()),
+                ("id", models.BinaryField(primary_key=True, serialize=False)),
                 ("state", models.TextField()),
                 ("place", models.BigIntegerField()),
             ],

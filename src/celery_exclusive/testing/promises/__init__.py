@@ -1,8 +1,0 @@
-"""The promises of a store, one family per file. The class to use is in `..conformance`."""
-
-import pkgutil
-
-import pytest
-
-# so that a failed `assert` shows its values, as in a test file
-pytest.register_assert_rewrite(*(f"{__name__}.{module.name}" for module in pkgutil.iter_modules(__path__)))
