@@ -286,7 +286,10 @@ class Lane:
         return not (self._resumes_at or self._redelivers_at or is_unnoticed)
 
     def settle(self) -> None:
-        """Wait until nothing is at the broker or in the store, and no process goes on."""
+        """Wait until nothing is at the broker, in the store or with a worker, and no process goes on.
+
+        A worker learns of a child's death within 5 s, and RabbitMQ does not tell what it waits for.
+        """
         seen: list[object] = []
 
         def is_quiet() -> bool:
@@ -294,9 +297,16 @@ class Lane:
                 seen.clear()
                 return False
             seen.append(self._requests())
-            return seen[-QUIET:] == [seen[-1]] * QUIET
+            return seen[-QUIET:] == [seen[-1]] * QUIET and not self._with_workers()
 
         self.eventually(is_quiet, "an empty broker and a free key")
+
+    def _with_workers(self) -> list[str]:
+        """Return the ids of the tasks that a worker has got, and whose end it has not seen."""
+        alive = [it.worker for it in (self.victim, self.survivor) if it.worker.process.poll() is None]
+        inspect = self.lab.app.control.inspect([worker.name for worker in alive], timeout=5)
+        answers = [look() or {} for look in (inspect.active, inspect.reserved)]
+        return [task["id"] for answer in answers for tasks in answer.values() for task in tasks]
 
     def _requests(self) -> int:
         """Return how many requests were made for tasks."""
