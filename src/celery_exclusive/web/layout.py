@@ -53,8 +53,9 @@ def page(
     status: int = 200,
     *,
     refreshes: bool = False,
+    seen: str = "",
 ) -> Response:
-    """Return a page as a response. One that `refreshes` can load itself again and again."""
+    """Return a page as a response. One that `refreshes` can load itself again, and learns what was `seen`."""
     is_live = refreshes and "live" in request.query
     body = fill(
         _BODY,
@@ -63,7 +64,7 @@ def page(
         ),
         query=request.query.get("q", "") if request.page == "why" else "",
         main=main,
-        foot=_foot(services, request, refreshes=refreshes),
+        foot=_foot(services, request, seen, refreshes=refreshes),
     )
     refresh = fill('<meta http-equiv="refresh" content="{}">\n', REFRESH) if is_live else EMPTY
     return Response(status, fill(_FRAME, refresh=refresh, title=title, body=body).encode())
@@ -80,7 +81,7 @@ def _page_link(request: Request, name: str, text: str) -> Html:
     return fill('<a href="{}"{}>{}</a>', url(name), current, text)
 
 
-def _foot(services: Services, request: Request, *, refreshes: bool) -> Html:
+def _foot(services: Services, request: Request, seen: str, *, refreshes: bool) -> Html:
     now = strftime("%H:%M:%S UTC", gmtime())
     where = fill(
         "<span>Store <code>{}</code>, prefix <code>{}</code></span>",
@@ -89,7 +90,7 @@ def _foot(services: Services, request: Request, *, refreshes: bool) -> Html:
     )
     parts = [where, fill("<span>as of {}</span>", now)]
     if refreshes:
-        parts.append(_refresh(request))
+        parts.append(_refresh(request, seen))
     if not request.access.rights:
         parts.append(Html("<span>read-only</span>"))
     if request.access.has_sessions:
@@ -97,9 +98,10 @@ def _foot(services: Services, request: Request, *, refreshes: bool) -> Html:
     return join(parts, " ")
 
 
-def _refresh(request: Request) -> Html:
+def _refresh(request: Request, seen: str) -> Html:
     """Return the links that load this page again, now or every few seconds."""
-    query = {name: value for name, value in request.query.items() if name != "live"}
+    query = {"seen": seen, **request.query}
+    query.pop("live", None)
     if "live" in request.query:
         return link(request.page, "Stop refreshing", **query)
     again = link(request.page, "Refresh", **query)

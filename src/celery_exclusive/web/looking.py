@@ -7,7 +7,7 @@ import shlex
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Final
 
-from celery_exclusive.display import escaped, unescaped
+from celery_exclusive.display import duration, escaped, unescaped
 from celery_exclusive.errors import OptionError, UnreadableKey
 from celery_exclusive.operate.finding import keys_that_begin
 from celery_exclusive.operate.problems import Problem, overview
@@ -31,9 +31,12 @@ from celery_exclusive.web.parts import (
 if TYPE_CHECKING:
     from celery_exclusive.operate.answers import Answer
     from celery_exclusive.services import Services
+    from celery_exclusive.task import WaitingTask
 
 ROWS: Final = 50
 """The most keys, or waiting tasks, of a table."""
+_SHORTEST_LOOK: Final = 2
+"""The seconds that have to pass before the pace of a line is told."""
 _PROBLEMS: Final[dict[Problem, str]] = {
     "damaged": "Damaged",
     "dead": "Dead holders",
@@ -132,7 +135,7 @@ def why(services: Services, request: Request) -> Response:
     subject = request.query.get("q", "").strip()
     if not subject:
         raise Refused(400, "Name the id of a task, a key, or a task with its arguments.")
-    status = 200
+    status, seen = 200, ""
     try:
         answer = _answer(services, subject)
         status = 503 if answer.reason in ("store_down", "backend_down") else 200
@@ -140,6 +143,9 @@ def why(services: Services, request: Request) -> Response:
         if answer.key and answer.waiting:
             name, id = escaped(answer.key.key), answer.waiting.task_id
             about = fill("{}<p>{}</p>", about, link("key", "Show its place in the line", key=name, task=id))
+        if answer.reason == "in_line" and answer.waiting:
+            seen = f"{answer.waiting.place}.{answer.waiting.age:.0f}"
+            about = fill("<p>{}</p>{}", _estimate(answer.waiting, request.query.get("seen", seen)), about)
         if answer.reason == "not_ours":  # it may be an argument, such as a tenant
             about = fill(
                 "<p>{}</p>", link("keys", "Look for this text in the keys and their arguments", q=subject)
@@ -150,7 +156,22 @@ def why(services: Services, request: Request) -> Response:
         main = fill('<p class="answer bad">{}</p><p>{}</p>', error, damaged)
     except OptionError as error:
         main = fill('<p class="answer">{}</p>{}', error, _its_keys(services, subject))
-    return page(services, request, subject, fill("<h1>{}</h1>{}", subject, main), status, refreshes=True)
+    main = fill("<h1>{}</h1>{}", subject, main)
+    return page(services, request, subject, main, status, refreshes=True, seen=seen)
+
+
+def _estimate(task: WaitingTask, seen: str) -> str:
+    """Return when a task may begin, by what has left the line before it since its place was `seen`."""
+    found = re.fullmatch(r"([0-9]{1,9})\.([0-9]{1,9})", seen)
+    if found is None:
+        raise Refused(400, "The address has a place that no line has.")
+    left, passed = int(found[1]) - task.place, task.age - int(found[2])
+    if passed < _SHORTEST_LOOK:
+        return "Refresh, to see how fast its line moves."
+    if left <= 0:
+        return f"It has not come nearer for {duration(passed)}."
+    about = duration(task.place * passed / left)
+    return f"{left:,} left the line before it in {duration(passed)}: at this pace it begins in some {about}."
 
 
 def _answer(services: Services, subject: str) -> Answer:

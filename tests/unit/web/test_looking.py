@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from celery_exclusive import Exclusive
-from celery_exclusive.core.operations import Acquire
+from celery_exclusive.core.operations import Acquire, Remove
 from celery_exclusive.core.records import SECOND
 from celery_exclusive.display import printable
 from celery_exclusive.errors import StoreUnavailable
@@ -247,6 +247,22 @@ def test_an_error_of_the_code_is_a_page_and_in_the_log(
     answer = desk.visitor().get()
     assert (answer.status, "a secret" in answer.html) == (500, False)
     assert "a secret" in caplog.text
+
+
+def test_the_page_of_a_waiting_task_estimates_its_wait_from_the_pace_of_its_line(desk: Desk):
+    desk.acquire("x:k", "holder", "first", "second", "third")
+    visitor = desk.visitor()
+    began = visitor.get("why", q="third")
+    assert "how fast its line moves" in began.text
+    (live,) = (link for link in began.links if "live=" in link)
+    desk.pass_time(30.5)
+    assert "It has not come nearer for 30s" in visitor.open(live).text
+    desk.store.apply("x:k", Remove("first/00000000"))
+    moved = visitor.open(live)
+    assert "1 left the line before it in 30s: at this pace it begins in some 1m00s" in moved.text
+    assert "how fast" in visitor.get("why", q="third").text
+    for seen in ("x", "1", "-1.0", "9999999999.1"):
+        assert visitor.get("why", q="third", seen=seen).status == 400
 
 
 def test_a_page_that_refreshes_itself_keeps_its_query(desk: Desk):
