@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 from typing import Any
 
@@ -90,3 +91,13 @@ def test_a_warning_of_the_store_is_a_warning_of_the_check(tmp_path: Path) -> Non
     shop.manage("migrate", "--database=locks")
     assert shop.check("--database", "locks") == ["W011"]
     assert "tables of others" in shop.said
+
+
+@pytest.mark.proves("Django, checks")
+def test_an_admin_without_jinja(tmp_path: Path) -> None:
+    (tmp_path / "sitecustomize.py").write_text("import sys; sys.modules['jinja2'] = None")
+    shop = with_file(tmp_path)
+    shop.manage("check")
+    path = os.pathsep.join([f"{tmp_path}", os.environ.get("PYTHONPATH", "")])
+    assert shop.check(PYTHONPATH=path) == ["W012"]
+    assert "pip install 'celery-exclusive[django]'" in shop.said

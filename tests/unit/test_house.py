@@ -23,6 +23,7 @@ PACKAGE = ROOT / "src/celery_exclusive"
 OF_CELERY = ("celery", "billiard", "click", "kombu")
 OF_EXTRAS = (
     *("redis", "django", "psycopg", "pymysql", "sqlalchemy", "opentelemetry", "prometheus_client"),
+    *("flask", "jinja2", "markupsafe", "werkzeug"),
     "pytest",  # which loads the plugin
 )
 PIN = re.compile(r"^([a-z0-9.-]+)==(\S+)", re.MULTILINE)

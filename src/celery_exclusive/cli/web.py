@@ -34,8 +34,8 @@ def web(obj: CLIContext, *, host: str, port: int, token: str | None, url: str) -
     It is a server for a few operators, without TLS: for others put a proxy with TLS in front and name its
     address with --url, or mount celery_exclusive.web.application.
     """
+    from celery_exclusive.web import application
     from celery_exclusive.web.server import LOOPBACK, Server, is_loopback
-    from celery_exclusive.web.wsgi import application
 
     is_local, proxy = is_loopback(host), urlsplit(url)
     if url and not (proxy.scheme == "https" and proxy.hostname):

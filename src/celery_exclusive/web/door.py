@@ -7,8 +7,8 @@ from contextlib import suppress
 from ipaddress import IPv6Address, ip_address
 from typing import Final
 
-from celery_exclusive.web.session import Session
-
+LASTS: Final = 12 * 3_600
+"""The seconds after which a visitor has to sign in again."""
 TRIES: Final = 10
 """The wrong tokens of an address after which it has to pause."""
 PAUSE: Final = 60
@@ -26,14 +26,14 @@ class Door:
         self._ended: dict[str, float] = {}
         self._wrong: dict[str, tuple[int, float]] = {}
 
-    def end(self, session: Session) -> None:
+    def end(self, session: str) -> None:
         """End a session, also for those that have a copy of its cookie."""
-        now = time.time()
-        self._ended = {cookie: until for cookie, until in self._ended.items() if until > now}
-        self._ended[session.cookie] = session.expires
+        now = time.monotonic()
+        self._ended = {each: until for each, until in self._ended.items() if until > now}
+        self._ended[session] = now + LASTS
 
-    def has_ended(self, session: Session) -> bool:
-        return session.cookie in self._ended
+    def has_ended(self, session: str) -> bool:
+        return session in self._ended
 
     def note_wrong_token(self, address: str) -> None:
         visitor = _visitor(address)

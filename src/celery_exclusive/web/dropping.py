@@ -6,10 +6,9 @@ from typing import TYPE_CHECKING, Final
 
 from celery_exclusive.display import escaped
 from celery_exclusive.operate.dropping import Dropper, Found
-from celery_exclusive.web.exchange import Refused, Request, Response
-from celery_exclusive.web.forms import action_page, done_page, form, reason_of
+from celery_exclusive.web.exchange import Page, Refused, Request
 from celery_exclusive.web.looking import named_key
-from celery_exclusive.web.markup import fill
+from celery_exclusive.web.releasing import action, reason_of
 
 if TYPE_CHECKING:
     from celery_exclusive.services import Services
@@ -21,7 +20,7 @@ _EFFECT: Final = (
 )
 
 
-def drop(services: Services, request: Request) -> Response:
+def drop(services: Services, request: Request) -> Page:
     """Drop a task from the line of a key."""
     given = request.query if request.form is None else request.form
     key, id = named_key(given), given.get("id", "")
@@ -33,15 +32,7 @@ def drop(services: Services, request: Request) -> Response:
             404 if request.form is None else 409, f"Task {id} does not wait for {escaped(key)} any more."
         )
     if request.form is None:
-        text = fill('<p>Drop <span class="id">{}</span>?</p><p>{}</p>', id, _EFFECT)
-        return action_page(
-            services,
-            request,
-            "Drop",
-            key,
-            text,
-            form(request, key, "Drop this task", {"id": id}, wants_reason=True),
-        )
+        return action("Drop", key, "Drop this task", {"id": id}, id=id, text=_EFFECT, wants_reason=True)
     if not (reason := reason_of(given)):
         raise Refused(400, "A drop needs a reason.")
     dropper = Dropper(services, reason=reason)
@@ -54,4 +45,4 @@ def drop(services: Services, request: Request) -> Response:
         raise Refused(409, f"Task {id} has left the line of {escaped(key)} before.")
     said = f"Dropped {id}, which ends as REVOKED."
     request.access.note(key, f"{said} Reason: {reason}")
-    return done_page(services, request, "Dropped", key, said, *dropper.problems)
+    return Page("done.html", "Dropped", {"key": key, "texts": [said, *dropper.problems]})

@@ -1,26 +1,22 @@
-"""Requests to the page and its responses, without a word of WSGI or Django."""
+"""Requests to the page, and the page to show, without a word of Flask or Django."""
 
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Final, Protocol
+from typing import Any, Final, Protocol
 
-if TYPE_CHECKING:
-    from celery_exclusive.web.markup import Html
-
-HEADERS: Final = (
-    (
-        "Content-Security-Policy",
-        "default-src 'none'; style-src 'self'; form-action 'self'; frame-ancestors 'none'; base-uri 'none'",
+HEADERS: Final = {
+    "Content-Security-Policy": (
+        "default-src 'none'; style-src 'self'; form-action 'self'; frame-ancestors 'none'; base-uri 'none'"
     ),
-    ("X-Frame-Options", "DENY"),
-    ("X-Content-Type-Options", "nosniff"),
-    ("Referrer-Policy", "same-origin"),
-    ("Cross-Origin-Opener-Policy", "same-origin"),
-    ("Cross-Origin-Resource-Policy", "same-origin"),
-    ("Cache-Control", "no-store"),
-)
+    "X-Frame-Options": "DENY",
+    "X-Content-Type-Options": "nosniff",
+    "Referrer-Policy": "same-origin",
+    "Cross-Origin-Opener-Policy": "same-origin",
+    "Cross-Origin-Resource-Policy": "same-origin",
+    "Cache-Control": "no-store",
+}
 """The headers of every response."""
 
 
@@ -31,6 +27,7 @@ class Access(Protocol):
     * `rights`: the actions that are shown to the visitor, and accepted: "release", "drop", and "force" to
       release what a task holds.
     * `has_sessions`: whether the visitor has signed in here, and can sign out.
+    * `proof`: the name and the value of the hidden field that proves that a form is from this page.
     """
 
     @property
@@ -39,9 +36,8 @@ class Access(Protocol):
     def rights(self) -> Collection[str]: ...
     @property
     def has_sessions(self) -> bool: ...
-    def proof(self) -> Html:
-        """Return the hidden field that proves that a form is from this page."""
-        ...
+    @property
+    def proof(self) -> tuple[str, str]: ...
 
     def is_proven(self, form: Mapping[str, str]) -> bool:
         """Whether a form is from this page, and not from a page of another site."""
@@ -63,21 +59,23 @@ class Request:
 
 
 @dataclass(frozen=True, slots=True)
-class Response:
-    status: int
-    body: bytes
-    content_type: str = "text/html; charset=utf-8"
-    headers: tuple[tuple[str, str], ...] = ()
+class Page:
+    """A page to be shown: its template with what it needs.
 
-    @property
-    def all_headers(self) -> list[tuple[str, str]]:
-        length = ("Content-Length", str(len(self.body)))
-        return [("Content-Type", self.content_type), length, *HEADERS, *self.headers]
+    * `refreshes`: whether it can load itself again; then it is told what was `seen` the first time.
+    """
+
+    template: str
+    title: str
+    values: Mapping[str, Any] = field(default_factory=dict)
+    status: int = 200
+    refreshes: bool = False
+    seen: str = ""
 
 
 class Refused(Exception):
     """A request that is answered with an error page: the status, and a sentence for the visitor."""
 
-    def __init__(self, status: int, text: str, *headers: tuple[str, str]) -> None:
+    def __init__(self, status: int, text: str, **headers: str) -> None:
         super().__init__(status, text)
         self.status, self.text, self.headers = status, text, headers

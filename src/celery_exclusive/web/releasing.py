@@ -3,25 +3,24 @@
 from __future__ import annotations
 
 from hashlib import sha256
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from celery_exclusive.core.claim import task_id
 from celery_exclusive.core.records import SECOND
 from celery_exclusive.display import duration, escaped
 from celery_exclusive.leases import operator_release
 from celery_exclusive.operate.states import KeyState, key_state
-from celery_exclusive.web.exchange import Refused, Request, Response
-from celery_exclusive.web.forms import action_page, done_page, form, reason_of
-from celery_exclusive.web.looking import named_key
-from celery_exclusive.web.markup import EMPTY, fill
-from celery_exclusive.web.parts import holder_table, state_text
+from celery_exclusive.web.exchange import Page, Refused, Request
+from celery_exclusive.web.looking import answer_of, named_key
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Mapping
 
     from celery_exclusive.leases.operator_release import Released
     from celery_exclusive.services import Services
 
+_LONGEST_REASON: Final = 200
+_NOTHING_MORE: Final = {"answer": None, "warning": "", "id": "", "state": None}
 _UNHELD: Final = (
     "No body runs under it, so it is released at once. The message of a task that has not begun is not "
     "deleted: the task runs all the same, unless its message is lost."
@@ -34,7 +33,7 @@ _HELD: Final = (
 _DAMAGED: Final = "By force its data are deleted, with its leases and all tasks that wait for it."
 
 
-def release(services: Services, request: Request) -> Response:
+def release(services: Services, request: Request) -> Page:
     """Release a key. One that is held asks twice, and wants a reason."""
     given = request.form
     state = key_state(services, named_key(request.query if given is None else given))
@@ -44,19 +43,30 @@ def release(services: Services, request: Request) -> Response:
     if forced and "force" not in request.access.rights:
         raise Refused(403, f"{escaped(state.key)} is held, and you have no right to release it by force.")
     if given is None:
-        return _ask(services, request, state, forced=forced)
+        return _ask(services, state, forced=forced)
     if given.get("seen") != _seen(state):
         raise Refused(409, f"{escaped(state.key)} has other holders by now. Nothing was released.")
     reason = reason_of(given)
     if forced and not reason:
         raise Refused(400, "A release by force needs a reason.")
     if forced and given.get("sure") != "yes":
-        return _ask_again(services, request, state, reason)
+        return _ask_again(state, reason)
     by = request.access.user
     released = operator_release.release(services, state.key, force=forced, reason=reason, by=by)
     results = list(_results(released))
     request.access.note(state.key, " ".join([*results, f"Reason: {reason}" if reason else ""]).strip())
-    return done_page(services, request, "Released", state.key, *results)
+    return Page("done.html", "Released", {"key": state.key, "texts": results})
+
+
+def reason_of(form: Mapping[str, str]) -> str:
+    """Return the reason that a visitor has given."""
+    return form.get("reason", "").strip()[:_LONGEST_REASON]
+
+
+def action(title: str, key: str, button: str, fields: Mapping[str, str], **values: Any) -> Page:
+    """Return the page that asks before an action on a key, by a form with this button and these fields."""
+    given = {"key": key, "button_text": button, "fields": fields, "longest": _LONGEST_REASON}
+    return Page("action.html", title, {**_NOTHING_MORE, **given, **values})
 
 
 def _needs_force(state: KeyState) -> bool:
@@ -65,35 +75,34 @@ def _needs_force(state: KeyState) -> bool:
     return bool(running or state.other_holders or state.problem)
 
 
-def _ask(services: Services, request: Request, state: KeyState, *, forced: bool) -> Response:
-    text = _DAMAGED if state.problem else _HELD if forced else _UNHELD
-    button = "Release by force…" if forced else "Release"
-    return action_page(
-        services,
-        request,
+def _ask(services: Services, state: KeyState, *, forced: bool) -> Page:
+    return action(
         "Release",
         state.key,
-        state_text(state, services.store.url),
-        fill("<p>{}</p>", text),
-        holder_table(state) if state.holders else EMPTY,
-        form(request, state.key, button, {"seen": _seen(state)}, wants_reason=forced),
+        "Release by force…" if forced else "Release",
+        {"seen": _seen(state)},
+        answer=answer_of(services, state),
+        text=_DAMAGED if state.problem else _HELD if forced else _UNHELD,
+        state=state,
+        wants_reason=forced,
     )
 
 
-def _ask_again(services: Services, request: Request, state: KeyState, reason: str) -> Response:
+def _ask_again(state: KeyState, reason: str) -> Page:
     running = ", ".join(holder.task_id for holder in state.holders if not holder.is_dead)
     more = f" and {state.other_holders:,} more" if state.other_holders else ""
     text = f"{running}{more} may still run, and then beside the next task. Release it all the same?"
     if state.problem:
         text = "Delete the data of this key, and all tasks that wait for it?"
-    values = {"seen": _seen(state), "reason": reason, "sure": "yes"}
-    return action_page(
-        services,
-        request,
+    fields = {"seen": _seen(state), "reason": reason, "sure": "yes"}
+    return action(
         "Really release",
         state.key,
-        fill('<p class="answer bad">{}</p><p>Reason: {}</p>', text, reason),
-        form(request, state.key, "Yes, release it by force", values),
+        "Yes, release it by force",
+        fields,
+        warning=text,
+        text=f"Reason: {reason}",
+        wants_reason=False,
     )
 
 

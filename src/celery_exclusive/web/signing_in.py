@@ -1,76 +1,130 @@
-"""The page where visitors sign in with the token, and sign out."""
+"""Signing in with the token, and out: sessions are Flask's, in a cookie that the token signs."""
 
 from __future__ import annotations
 
+import hmac
+import secrets
 from collections.abc import Mapping
+from datetime import timedelta
+from hashlib import sha256
 from typing import TYPE_CHECKING, Final
 from urllib.parse import parse_qsl
 
+import flask
+from flask.sessions import SecureCookieSessionInterface
+
 from celery_exclusive import notices
+from celery_exclusive.errors import OptionError
 from celery_exclusive.web import site
-from celery_exclusive.web.door import PAUSE, TRIES, Door
-from celery_exclusive.web.exchange import Refused, Request, Response
-from celery_exclusive.web.layout import bare_page
-from celery_exclusive.web.markup import EMPTY, Html, fill, url
-from celery_exclusive.web.session import COOKIE, LASTS, Session, is_token
+from celery_exclusive.web.door import LASTS, PAUSE, TRIES, Door
+from celery_exclusive.web.exchange import Refused
+from celery_exclusive.web.templates import template, url
 
 if TYPE_CHECKING:
-    from celery_exclusive.services import Services
+    from flask.typing import ResponseReturnValue
 
-PAGES: Final = ("sign-in", "sign-out")
+COOKIE: Final = "celery_exclusive_locks"
+SHORTEST_TOKEN: Final = 16
 _LONGEST_NAME: Final = 50
-_FORM: Final = """<h1>Locks</h1>{problem}
-<form class="action" action="sign-in" method="post">
-<p><label for="name">Your name, for the log of actions</label>
-<input id="name" name="name" required maxlength="{longest}" autocomplete="username" value="{name}"></p>
-<p><label for="token">Token</label>
-<input id="token" name="token" type="password" required autocomplete="current-password"></p>
-<input type="hidden" name="target" value="{target}">
-<p><button>Sign in</button></p>
-</form>"""
 
 
-def respond(
-    services: Services,
-    request: Request,
-    token: str,
-    session: Session | None,
-    door: Door,
-    address: str,
-    *,
-    is_safe: bool,
-) -> Response:
-    """Return the page that a visitor asks for, or else the one to sign in. `is_safe`: the page has HTTPS."""
-    if request.page == "sign-in" and request.form is not None:
-        return _sign_in(request.form, token, door, address, is_safe=is_safe)
-    if session is None:
-        is_page = request.form is None and (request.page in site.LOOKING or request.page in site.ACTING)
-        return _form(url(request.page, **request.query) if is_page else "", "")
-    if request.page == "sign-out":
-        if request.form is None or not session.is_proven(request.form):
+class Visitor:
+    """The access of a visitor with a session, or of a visitor that may only look.
+
+    Parameters:
+        user: the name that the visitor has signed in with.
+        proof: of the session, for its forms.
+    """
+
+    def __init__(self, user: str = "", proof: str = "") -> None:
+        self.user, self.proof = user, ("proof", proof)
+        self.has_sessions = bool(proof)
+        self.rights = {"release", "force", "drop"} if proof else set[str]()
+
+    def is_proven(self, form: Mapping[str, str]) -> bool:
+        name, proof = self.proof
+        return hmac.compare_digest(form.get(name, "").encode(), proof.encode())
+
+    def note(self, key: str, text: str) -> None:
+        """Note nothing: the log of the process has the action."""
+
+
+class SignIn:
+    """Where visitors sign in with the token of a page."""
+
+    def __init__(self, app: flask.Flask, token: str, *, behind_tls: bool) -> None:
+        if len(token) < SHORTEST_TOKEN:
+            raise OptionError(
+                f"the token of the page needs {SHORTEST_TOKEN} characters or more: "
+                "python -c 'import secrets; print(secrets.token_urlsafe())' prints a good one"
+            )
+        self._token, self._door = token, Door()
+        app.session_interface = _Sessions(behind_tls=behind_tls)
+        app.config.update(
+            SECRET_KEY=token,
+            SESSION_COOKIE_NAME=COOKIE,
+            SESSION_COOKIE_SAMESITE="Strict",
+            SESSION_REFRESH_EACH_REQUEST=False,
+            PERMANENT_SESSION_LIFETIME=timedelta(seconds=LASTS),
+        )
+        for name, answer in (("sign-in", self.sign_in), ("sign-out", self.sign_out)):
+            app.add_url_rule(f"/{name}", name, answer, methods=["POST"], provide_automatic_options=False)
+
+    def visitor(self) -> Visitor | None:
+        """Return the visitor of the session; None: there is no session, or not any more."""
+        user, proof = flask.session.get("user"), flask.session.get("proof")
+        return Visitor(user, proof) if user and proof and not self._door.has_ended(proof) else None
+
+    def sign_in(self) -> ResponseReturnValue:
+        form = flask.request.form
+        name, target = form.get("name", "").strip()[:_LONGEST_NAME], form.get("target", "")
+        address = flask.request.remote_addr or "unknown"
+        if self._door.is_closed_to(address):
+            text = f"After {TRIES} wrong tokens from your address wait {PAUSE} seconds."
+            return text, 429, {"Content-Type": "text/plain", "Retry-After": f"{PAUSE}"}
+        if not _is_same(self._token, form.get("token", "")):
+            self._door.note_wrong_token(address)
+            notices.wrong_token(name, address)
+            return ask_to_sign_in(target, name, "That is not the token.")
+        if not name:
+            return ask_to_sign_in(target, name, "Give a name for the log.")
+        flask.session.permanent = True
+        flask.session.update(user=name, proof=secrets.token_urlsafe())
+        return flask.redirect(_own(target), 303)
+
+    def sign_out(self) -> ResponseReturnValue:
+        visitor = self.visitor()
+        if visitor is None or not visitor.is_proven(flask.request.form):
             raise Refused(403, "Use the button to sign out.")
-        door.end(session)
-        return _moved("./", _cookie("", 0, is_safe=is_safe))
-    return site.respond(services, request)
+        self._door.end(flask.session["proof"])
+        flask.session.clear()
+        return flask.redirect("./", 303)
 
 
-def _sign_in(form: Mapping[str, str], token: str, door: Door, address: str, *, is_safe: bool) -> Response:
-    name, target = form.get("name", "").strip()[:_LONGEST_NAME], form.get("target", "")
-    if door.is_closed_to(address):
-        wait = ("Retry-After", str(PAUSE))
-        raise Refused(429, f"After {TRIES} wrong tokens from your address wait {PAUSE} seconds.", wait)
-    if not is_token(token, form.get("token", "")):
-        door.note_wrong_token(address)
-        notices.wrong_token(name, address)
-        return _form(target, name, Html('<p class="answer bad">That is not the token.</p>'))
-    if not name:
-        return _form(target, name, Html('<p class="answer bad">Give a name for the log.</p>'))
-    cookie, _ = Session.begin(token, name)
-    return _moved(_own(target), _cookie(cookie, LASTS, is_safe=is_safe))
+def ask_to_sign_in(target: str, name: str = "", problem: str = "") -> ResponseReturnValue:
+    """Return the page to sign in, which leads to the `target` afterwards."""
+    html = template("sign-in.html", target=target, name=name, problem=problem, longest=_LONGEST_NAME)
+    return html, 403
 
 
-def _cookie(value: str, lasts: int, *, is_safe: bool) -> str:
-    return f"{COOKIE}={value}; Max-Age={lasts}; HttpOnly; SameSite=Strict{'; Secure' * is_safe}"
+class _Sessions(SecureCookieSessionInterface):
+    salt = COOKIE
+    digest_method = staticmethod(sha256)
+
+    def __init__(self, *, behind_tls: bool) -> None:
+        self._behind_tls = behind_tls
+
+    def get_cookie_path(self, app: flask.Flask) -> str:  # noqa: ARG002 - as of Flask
+        """Return none: the browser takes the folder of the page."""
+        return None  # type: ignore[return-value]
+
+    def get_cookie_secure(self, app: flask.Flask) -> bool:  # noqa: ARG002 - as of Flask
+        return self._behind_tls or flask.request.is_secure
+
+
+def _is_same(token: str, given: str) -> bool:
+    """Whether this is the token, in a time that does not depend on the difference."""
+    return hmac.compare_digest(*(sha256(text.encode(errors="replace")).digest() for text in (token, given)))
 
 
 def _own(target: str) -> str:
@@ -79,12 +133,3 @@ def _own(target: str) -> str:
     if name not in site.LOOKING and name not in site.ACTING:
         return "./"
     return url(name, **dict(parse_qsl(query, max_num_fields=20)))
-
-
-def _moved(target: str, cookie: str) -> Response:
-    return Response(303, b"", headers=(("Location", target), ("Set-Cookie", cookie)))
-
-
-def _form(target: str, name: str, problem: Html = EMPTY) -> Response:
-    html = fill(_FORM, problem=problem, longest=_LONGEST_NAME, name=name, target=target)
-    return bare_page("Sign in", html, 403)

@@ -8,26 +8,24 @@ from http import HTTPStatus
 from importlib.resources import files
 from typing import TYPE_CHECKING, Final
 
-from celery_exclusive.display import printable
 from celery_exclusive.errors import ExclusiveError, LockHeld, OptionError, StoreUnavailable
 from celery_exclusive.operate.patience import NoAnswer
 from celery_exclusive.web import dropping, looking, releasing
-from celery_exclusive.web.exchange import Refused, Request, Response
-from celery_exclusive.web.layout import page
-from celery_exclusive.web.markup import fill
+from celery_exclusive.web.exchange import Page, Refused, Request
+from celery_exclusive.web.templates import render
 
 if TYPE_CHECKING:
     from celery_exclusive.services import Services
 
 _logger = logging.getLogger("celery_exclusive")
 
-LOOKING: Final[dict[str, Callable[[Services, Request], Response]]] = {
+LOOKING: Final[dict[str, Callable[[Services, Request], Page]]] = {
     "": looking.problems,
     "keys": looking.keys,
     "key": looking.key,
     "why": looking.why,
 }
-ACTING: Final[dict[str, Callable[[Services, Request], Response]]] = {
+ACTING: Final[dict[str, Callable[[Services, Request], Page]]] = {
     "release": releasing.release,
     "drop": dropping.drop,
 }
@@ -35,12 +33,13 @@ STYLE: Final = "style.css"
 _STATUSES: Final = {LockHeld: 409, StoreUnavailable: 503, NoAnswer: 503, OptionError: 400}
 
 
-def respond(services: Services, request: Request) -> Response:
-    """Return the page that a visitor asks for. Never raises: an error is a page, too."""
+def respond(services: Services, request: Request) -> tuple[str, int]:
+    """Return the page that a visitor asks for, and its status. Never raises: an error is a page, too."""
     try:
-        return _page(services, request)
+        page = _page(services, request)
+        return render(services, request, page), page.status
     except Refused as refused:
-        return problem(services, request, refused.status, refused.text, *refused.headers)
+        return problem(services, request, refused.status, refused.text)
     except ExclusiveError as error:
         status = next((code for kind, code in _STATUSES.items() if isinstance(error, kind)), 500)
         return problem(services, request, status, str(error))
@@ -50,27 +49,21 @@ def respond(services: Services, request: Request) -> Response:
         return problem(services, request, 500, text)
 
 
-def style() -> Response:
+def style() -> bytes:
     """Return the style sheet."""
-    return Response(
-        200, files("celery_exclusive.web").joinpath(STYLE).read_bytes(), "text/css; charset=utf-8"
-    )
+    return files("celery_exclusive.web").joinpath(STYLE).read_bytes()
 
 
-def problem(
-    services: Services, request: Request, status: int, text: str, *headers: tuple[str, str]
-) -> Response:
-    """Return an error as a page."""
-    title = HTTPStatus(status).phrase
-    main = fill('<h1>{}</h1><p class="answer bad">{}</p>', title, printable(text))
-    made = page(services, request, title, main, status)
-    return Response(status, made.body, headers=headers)
+def problem(services: Services, request: Request, status: int, text: str) -> tuple[str, int]:
+    """Return an error as a page, and its status."""
+    page = Page("problem.html", HTTPStatus(status).phrase, {"text": text}, status)
+    return render(services, request, page), status
 
 
-def _page(services: Services, request: Request) -> Response:
+def _page(services: Services, request: Request) -> Page:
     if request.page in LOOKING:
         if request.form is not None:
-            raise Refused(405, "This page only shows.", ("Allow", "GET, HEAD"))
+            raise Refused(405, "This page only shows.")
         return LOOKING[request.page](services, request)
     if request.page not in ACTING:
         raise Refused(404, "There is no such page.")

@@ -10,7 +10,6 @@ from django.urls import path, re_path
 from django.views.generic import RedirectView
 
 from celery_exclusive.contrib.django.models import Lock
-from celery_exclusive.contrib.django.page import AdminAccess, show
 from celery_exclusive.contrib.django.project import has_locks
 from celery_exclusive.display import escaped
 
@@ -37,6 +36,8 @@ class LockAdmin(admin.ModelAdmin):
 
     def page_view(self, request: Any, page: str) -> Any:
         """Show the page to users with the view permission; each action needs its own."""
+        from celery_exclusive.contrib.django.page import AdminAccess, show
+
         if not self.has_view_permission(request):
             raise PermissionDenied
 

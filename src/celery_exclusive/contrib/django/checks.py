@@ -30,7 +30,12 @@ def check_settings(**_: object) -> list[Any]:
         url = services().store_url
     except OptionError as error:
         return [checks.Error(str(error), id=f"{LABEL}.E001")]
-    return list(_of_alias(url) if url.startswith(SCHEME) else _elsewhere(url))
+    found = list(_of_alias(url) if url.startswith(SCHEME) else _elsewhere(url))
+    if has_app() and not _has_jinja():
+        said = "The page of locks in the admin needs Jinja2, which is not installed."
+        hint = "Run `pip install 'celery-exclusive[django]'`."
+        found.append(checks.Warning(said, hint=hint, id=f"{LABEL}.W012"))
+    return found
 
 
 @checks.register(LABEL, checks.Tags.database)
@@ -42,6 +47,14 @@ def check_database(databases: Any = None, **_: object) -> list[Any]:
     if any(message.level >= checks.ERROR for message in check_settings()):
         return []
     return list(_in_database(str(database)))
+
+
+def _has_jinja() -> bool:
+    try:
+        import jinja2  # noqa: F401
+    except ModuleNotFoundError:
+        return False
+    return True
 
 
 def _elsewhere(url: str) -> Iterator[Any]:

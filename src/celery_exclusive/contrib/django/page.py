@@ -9,8 +9,7 @@ from django.http import HttpResponse
 from django.middleware.csrf import get_token
 
 from celery_exclusive.contrib.django.project import services
-from celery_exclusive.web.exchange import Request
-from celery_exclusive.web.markup import Html, fill
+from celery_exclusive.web.exchange import HEADERS, Request
 from celery_exclusive.web.site import STYLE, respond, style
 
 
@@ -31,8 +30,9 @@ class AdminAccess:
     def user(self) -> str:
         return f"{self._request.user} in Django's admin"
 
-    def proof(self) -> Html:
-        return fill('<input type="hidden" name="csrfmiddlewaretoken" value="{}">', get_token(self._request))
+    @property
+    def proof(self) -> tuple[str, str]:
+        return "csrfmiddlewaretoken", get_token(self._request)
 
     def is_proven(self, form: Mapping[str, str]) -> bool:  # noqa: ARG002 - as of `Access`
         """Django has refused a form of another site before."""
@@ -44,10 +44,8 @@ class AdminAccess:
 
 def show(request: Any, page: str, access: AdminAccess) -> HttpResponse:
     """Return the response to a request for a page."""
+    if page == STYLE:
+        return HttpResponse(style(), "text/css", headers=HEADERS)
     form = request.POST.dict() if request.method == "POST" else None
-    is_style = page == STYLE
-    made = style() if is_style else respond(services(), Request(page, access, request.GET.dict(), form))
-    response = HttpResponse(made.body, status=made.status)
-    for name, value in made.all_headers:
-        response[name] = value
-    return response
+    html, status = respond(services(), Request(page, access, request.GET.dict(), form))
+    return HttpResponse(html.encode(), status=status, headers=HEADERS)

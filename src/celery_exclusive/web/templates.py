@@ -1,0 +1,70 @@
+"""The templates, which escape each value, and what they call."""
+
+from __future__ import annotations
+
+from time import gmtime, strftime
+from typing import TYPE_CHECKING, Any, Final
+from urllib.parse import urlencode
+
+from jinja2 import Environment, PackageLoader, StrictUndefined
+from markupsafe import Markup
+
+from celery_exclusive.display import duration, escaped, printable
+from celery_exclusive.operate.answers import worker_text
+
+if TYPE_CHECKING:
+    from celery_exclusive.services import Services
+    from celery_exclusive.web.exchange import Page, Request
+
+REFRESH: Final = 5
+"""The seconds after which a page that refreshes itself is loaded again."""
+
+
+def template(file: str, /, **values: object) -> str:
+    """Return a template with these values."""
+    return _environment.get_template(file).render(values)
+
+
+def render(services: Services, request: Request, page: Page) -> str:
+    """Return the HTML of a page."""
+    return template(
+        page.template,
+        **page.values,
+        page=page,
+        request=request,
+        query=request.query,
+        access=request.access,
+        store_url=services.store.url,
+        prefix=services.settings.exclusive_prefix,
+        now=strftime("%H:%M:%S UTC", gmtime()),
+        refresh=REFRESH,
+    )
+
+
+def url(page: str, /, **query: object) -> str:
+    """Return the URL of a page, relative to all pages: they are in one folder, wherever it is mounted."""
+    given = {name: value for name, value in query.items() if value not in ("", None)}
+    return f"{page or './'}?{urlencode(given)}" if given else page or "./"
+
+
+def _shown(value: object) -> Any:
+    """Return what is shown of a value: text without control characters, and nothing of None."""
+    if isinstance(value, Markup):
+        return value
+    return "" if value is None else printable(str(value))
+
+
+_environment = Environment(
+    loader=PackageLoader("celery_exclusive.web"),
+    autoescape=True,
+    finalize=_shown,
+    undefined=StrictUndefined,
+    trim_blocks=True,
+    lstrip_blocks=True,
+)
+_environment.globals.update(url=url, worker_text=worker_text)
+_environment.filters.update(
+    duration=lambda seconds: "-" if seconds is None else duration(seconds),
+    escaped=escaped,
+    number=lambda count: f"{count:,}",
+)
