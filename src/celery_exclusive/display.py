@@ -51,6 +51,11 @@ def duration(seconds: float) -> str:
     return f"{whole}s"
 
 
+def deaths(number: int) -> str:
+    """Return the number of dead runs of a task as text."""
+    return f"workers that ran it have died: {number}"
+
+
 class OneLine(logging.Filter):
     """Escapes unprintable characters in every record of its logger.
 

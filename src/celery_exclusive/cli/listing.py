@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from unicodedata import east_asian_width
 
-from celery_exclusive.display import duration, escaped, printable
-from celery_exclusive.operate.answers import deaths_text, named, renewed_text, worker_text
+from celery_exclusive.display import deaths, duration, escaped, printable
+from celery_exclusive.operate.answers import facts_of, named, renewed_text, worker_text
 from celery_exclusive.operate.states import KeyState
 from celery_exclusive.task import LockHolder, WaitingTask
 
@@ -38,24 +38,8 @@ def place_line(task: WaitingTask) -> str:
     """Return the line that describes a waiting task."""
     place = "aside" if task.is_aside else f"{task.place:,} in line"
     args = f" ({printable(task.args)})" if task.args else ""
-    facts = [f"{place}: {printable(task.task_id)}{args}, for {duration(task.age)}"]
-    if task.is_offered:
-        facts.append("its turn has come, and its message is on the way to a worker")
-    if task.not_before is not None:
-        facts.append(f"waits for newer calls, not before {duration(task.not_before)} from now")
-    if task.over:
-        facts.append(f"the newer task {printable(task.over)} has taken its place, and a worker ends it")
-    elif task.over is not None:
-        facts.append("its wait is over, and a worker ends it")
-    elif task.ends_in is not None:
-        facts.append(f"{'gives up' if task.gives_up else 'expires'} in {duration(task.ends_in)}")
-    elif task.is_aside:
-        facts.append(
-            "no worker accepts or publishes it" + ", or it waits for its last chance" * bool(task.deaths)
-        )
-    if task.deaths:
-        facts.append(f"workers that ran it have died: {task.deaths}")
-    return "; ".join(facts)
+    first = f"{place}: {printable(task.task_id)}{args}, for {duration(task.age)}"
+    return "; ".join([first, *facts_of(task)])
 
 
 def _holder(holder: LockHolder) -> str:
@@ -67,8 +51,8 @@ def _holder(holder: LockHolder) -> str:
         phase = "dead"
         left = "its lease has expired: a worker that lives recovers its run"
     renewed = "" if holder.renewed is None else renewed_text(holder)
-    deaths = deaths_text(holder.deaths)
-    return f"{phase}: {printable(holder.task_id)}{where}, for {duration(holder.age)}{renewed}; {left}{deaths}"
+    died = f"; {deaths(holder.deaths)}" * bool(holder.deaths)
+    return f"{phase}: {printable(holder.task_id)}{where}, for {duration(holder.age)}{renewed}; {left}{died}"
 
 
 def _rows(state: KeyState) -> Iterator[tuple[str, ...]]:

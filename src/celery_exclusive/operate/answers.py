@@ -7,10 +7,12 @@ from shlex import quote
 from typing import TYPE_CHECKING, Final
 
 from celery_exclusive.core.key_state import PUBLISHED
-from celery_exclusive.display import duration, escaped, printable
+from celery_exclusive.display import deaths, duration, escaped, printable
 from celery_exclusive.operate.problems import NO_WORKER_AFTER
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
+
     from celery_exclusive.errors import StoreUnavailable
     from celery_exclusive.operate.patience import NoAnswer
     from celery_exclusive.operate.results import TaskResult
@@ -103,7 +105,7 @@ def of_waiting(key: KeyState, task: WaitingTask, *, is_signed: bool = True) -> A
         text += _circle(key, task)
     if task.ends_in is not None and task.over is None:
         text += f"; it {'gives up' if task.gives_up else 'expires'} in {duration(task.ends_in)}"
-    text += deaths_text(task.deaths)
+    text += f"; {deaths(task.deaths)}" * bool(task.deaths)
     return Answer(reason, text, show, is_trouble, task.task_id, key, waiting=task)
 
 
@@ -130,7 +132,7 @@ def of_holder(key: KeyState, holder: LockHolder) -> Answer:
     else:
         text = f"RUNNING{_on_worker(holder)}, {lasts}: it holds {named(key)}{renewed_text(holder)}{others}"
         text += _circle(key)
-    text += deaths_text(holder.deaths)
+    text += f"; {deaths(holder.deaths)}" * bool(holder.deaths)
     return Answer(reason, text, look, holder.is_dead, holder.task_id, key, holder=holder)
 
 
@@ -293,6 +295,24 @@ def _circle(key: KeyState, *tasks: WaitingTask) -> str:
     )
 
 
+def facts_of(task: WaitingTask) -> Iterator[str]:
+    """Yield the facts of a waiting task, besides its place."""
+    if task.is_offered:
+        yield "its turn has come, and its message is on the way to a worker"
+    if task.not_before is not None:
+        yield f"waits for newer calls, not before {duration(task.not_before)} from now"
+    if task.over:
+        yield f"the newer task {printable(task.over)} has taken its place, and a worker ends it"
+    elif task.over is not None:
+        yield "its wait is over, and a worker ends it"
+    elif task.ends_in is not None:
+        yield f"{'gives up' if task.gives_up else 'expires'} in {duration(task.ends_in)}"
+    elif task.is_aside:
+        yield "no worker accepts or publishes it" + ", or it waits for its last chance" * bool(task.deaths)
+    if task.deaths:
+        yield deaths(task.deaths)
+
+
 def worker_text(holder: LockHolder) -> str:
     """Return the name of a holder's worker; "" if the store knows none."""
     return " or ".join(map(str, holder.workers))
@@ -300,11 +320,6 @@ def worker_text(holder: LockHolder) -> str:
 
 def _on_worker(holder: LockHolder) -> str:
     return f" on {worker_text(holder)}" if holder.workers else ""
-
-
-def deaths_text(number: int) -> str:
-    """Return the number of dead runs of a task as the end of a text."""
-    return f"; workers that ran it have died: {number}" if number else ""
 
 
 def renewed_text(holder: LockHolder) -> str:

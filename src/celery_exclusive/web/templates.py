@@ -10,7 +10,7 @@ from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup
 
 from celery_exclusive.display import duration, escaped, printable
-from celery_exclusive.operate.answers import worker_text
+from celery_exclusive.operate.answers import facts_of, worker_text
 
 if TYPE_CHECKING:
     from celery_exclusive.services import Services
@@ -62,7 +62,7 @@ _environment = Environment(
     trim_blocks=True,
     lstrip_blocks=True,
 )
-_environment.globals.update(url=url, worker_text=worker_text)
+_environment.globals.update(url=url, facts_of=facts_of, worker_text=worker_text)
 _environment.filters.update(
     duration=lambda seconds: "-" if seconds is None else duration(seconds),
     escaped=escaped,

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from celery_exclusive import outcomes
 from celery_exclusive.core.claim import LAST_CHANCE
+from celery_exclusive.display import deaths
 from celery_exclusive.options.preview import given_preview, preview
 from celery_exclusive.outcomes import Subject
 from celery_exclusive.publishing.long_lines import warn_of_long_line
@@ -39,7 +40,7 @@ def subject_of(task: Any, delivery: Received, call: tuple[str, Any, Any, Any], k
     id, args, kwargs, request = call
     option, shown = delivery.lock_option(key), ""
     if key == LAST_CHANCE:
-        shown = f"workers that ran it have died: {delivery.deaths}"
+        shown = deaths(delivery.deaths)
     elif option and task.app._celery_exclusive.settings.exclusive_preview:
         is_masked = delivery.header.masked
         shown = given_preview(request) if is_masked else preview(task.run, option, args, kwargs)
