@@ -24,7 +24,7 @@ from celery_exclusive.signals import Kind, LockOutcome, lock_outcome, send
 from celery_exclusive.system.threads import run_in_hub
 
 if TYPE_CHECKING:
-    from celery_exclusive.core.admission import Outcome
+    from celery_exclusive.core.admission import Admission
     from celery_exclusive.reasons import Reason
     from celery_exclusive.services import Services
 
@@ -93,7 +93,7 @@ def not_acquired(subject: Subject, by: Sequence[Owner], wait_s: float) -> None:
 
 
 def ended_without_body(
-    subject: Subject, outcome: Outcome, give_up_after: float | None, wait_s: float | None
+    subject: Subject, outcome: Admission, give_up_after: float | None, wait_s: float | None
 ) -> None:
     """Log a task that is skipped or fails in place of its body."""
     fails, by, others = outcome.kind == "fail", outcome.by, outcome.others

@@ -11,7 +11,7 @@ from threading import get_ident
 from celery.utils.functional import noop
 
 from celery_exclusive import notices
-from celery_exclusive.core.admission import Outcome
+from celery_exclusive.core.admission import Admission
 from celery_exclusive.core.claim import FINISHED, Claim, UniqueUntil
 from celery_exclusive.errors import FULL, DuplicateTask, LockHeld
 from celery_exclusive.leases.lease import Lease
@@ -51,7 +51,7 @@ class Run:
     * `leave_lock`: with `keep_on_retry`, leaves the lease of its lock to the retry with this claim id, which
       holds it for this time in microseconds while it is queued. It returns whether the retry may hold the
       lease. `has_retried`: that retry was published.
-    * `untold`: the outcomes that receivers get when the body begins, or at the end of the run.
+    * `pending_outcomes`: the outcomes that receivers get when the body begins, or at the end of the run.
     """
 
     task_id: str
@@ -67,7 +67,7 @@ class Run:
     end: Budget = field(default_factory=Budget)
     leave_lock: Callable[[str, int], bool] | None = None
     has_retried: bool = False
-    untold: tuple[LockOutcome, ...] = ()
+    pending_outcomes: tuple[LockOutcome, ...] = ()
     _pid: int = field(default_factory=getpid, repr=False, compare=False)
     _thread: int = field(default_factory=get_ident, repr=False, compare=False)
 
@@ -77,16 +77,16 @@ class Run:
         return (self._pid, self._thread) == (getpid(), get_ident())
 
     def note(self, outcome: LockOutcome) -> None:
-        self.untold += (outcome,)
+        self.pending_outcomes += (outcome,)
 
     def tell(self) -> None:
         """Send the noted outcomes. At the begin of the body the task and its span are the current ones."""
-        untold, self.untold = self.untold, ()
-        for outcome in untold:
+        pending_outcomes, self.pending_outcomes = self.pending_outcomes, ()
+        for outcome in pending_outcomes:
             send(outcome)
 
     def replace_body(
-        self, task: str, outcome: Outcome, exclusive: Exclusive | None, unique: UniqueOption | None
+        self, task: str, outcome: Admission, exclusive: Exclusive | None, unique: UniqueOption | None
     ) -> None:
         """Set the replacement of the body: a result for a skip, an error for a failure."""
         if outcome.kind == "skip":
@@ -139,14 +139,14 @@ def leases_of_runs() -> Iterator[Lease]:
     return (run.lease for run in runs() if run.lease)
 
 
-def duplicate_error(task: str, outcome: Outcome) -> DuplicateTask:
+def duplicate_error(task: str, outcome: Admission) -> DuplicateTask:
     """Return the error of a task that did not run, since another task holds its unique key."""
     key, existing_id = outcome.key, outcome.existing_id
     text = f"task {task} did not run: unique key {key} is held by {existing_id}"
     return DuplicateTask(text, key, existing_id)
 
 
-def _refusal(task: str, option: Exclusive, outcome: Outcome) -> str:
+def _refusal(task: str, option: Exclusive, outcome: Admission) -> str:
     """Return the text of the error of a task that fails because its lock is held, or its line is full."""
     if outcome.reason == "given_up":
         gave_up = notices.gave_up_waiting(outcome.key, option.longest_wait, outcome.by, outcome.others)

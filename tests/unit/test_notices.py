@@ -25,7 +25,7 @@ from celery_exclusive.errors import (
     StoreUnavailable,
     UnreadableKey,
 )
-from celery_exclusive.leases.trouble import Trouble
+from celery_exclusive.leases.repeated_job import RepeatedJob
 from celery_exclusive.outcomes import Subject
 
 HOSTILE = "a\n[2027-01-01 00:00:00,000: ERROR/MainProcess] forged\r\x1b[2J\x07\x85\u2028\u202eb"
@@ -105,7 +105,7 @@ def test_a_text_that_is_logged_as_it_is_is_one_printable_line(log: io.StringIO) 
 
 @pytest.mark.proves("printable notices")
 def test_a_traceback_of_a_hostile_error_has_no_line_that_looks_like_one_of_the_log(log: io.StringIO) -> None:
-    with Trouble(HOSTILE):
+    with RepeatedJob(HOSTILE):
         raise RuntimeError(HOSTILE)
     first, *traceback = log.getvalue().splitlines()
     assert first.isprintable()

@@ -51,7 +51,7 @@ class Policy:
 
 
 @dataclass(frozen=True, slots=True)
-class Outcome:
+class Admission:
     """The decision about a delivery.
 
     run: the body may begin. skip, fail: the delivery ends without its body, as SUCCESS or with a `Conflict`.
@@ -91,11 +91,11 @@ class Outcome:
         """Whether this task owns the key."""
         return task in (self.existing_id, *(task_id(owner.id) for owner in self.by))
 
-    def given_up(self, on_give_up: str) -> Outcome:
+    def given_up(self, on_give_up: str) -> Admission:
         """Return the outcome of a task that has waited for as long as its option says."""
         return replace(self, kind=ON_CONFLICT[on_give_up], reason="given_up")
 
-    def as_duplicate(self, key: str, by: tuple[Owner, ...], on_duplicate: str = "skip") -> Outcome:
+    def as_duplicate(self, key: str, by: tuple[Owner, ...], on_duplicate: str = "skip") -> Admission:
         """Return the outcome of a run whose unique key these owners hold. The run keeps its lock."""
         kind, existing_id = ON_CONFLICT[on_duplicate], first_task_id(by)
         return replace(self, kind=kind, key=key, by=by, existing_id=existing_id, reason="duplicate")
@@ -111,7 +111,7 @@ ON_CONFLICT: dict[str, Literal["skip", "fail", "reschedule"]] = {
 }
 
 
-def admit(delivery: Delivery, policy: Policy) -> Plan[Outcome]:
+def admit(delivery: Delivery, policy: Policy) -> Plan[Admission]:
     """Decide whether the body of a delivery may begin.
 
     A last chance comes before all other keys: the store counts a death of no task that only waits for it.
@@ -159,22 +159,22 @@ def _let_others_pass(delivery: Delivery) -> Plan[None]:
         yield from _keep_unique_key(delivery, unique, delivery.exclusive)
 
 
-def _acquire_keys(delivery: Delivery, policy: Policy) -> Plan[Outcome]:
+def _acquire_keys(delivery: Delivery, policy: Policy) -> Plan[Admission]:
     """Acquire the lock, and then the unique key."""
     unique = delivery.unique
     if unique and delivery.ends_window:
         return (yield from _leave_window(delivery, unique.claim, policy))
     if delivery.duplicate_of:
         key, existing_id = delivery.duplicate_of
-        return Outcome(ON_CONFLICT[policy.on_duplicate], key, existing_id=existing_id, reason="duplicate")
+        return Admission(ON_CONFLICT[policy.on_duplicate], key, existing_id=existing_id, reason="duplicate")
     may_hold = unique is not None and not unique.ends_by_clock
     if unique and not (unique.is_acquired or delivery.has_asked_before):
         held = yield from _acquire_as_publisher(delivery, unique)
         if held and not _is_kin(delivery, held.by[0]):
-            return Outcome("run").as_duplicate(unique.claim.key, held.by, policy.on_duplicate)
+            return Admission("run").as_duplicate(unique.claim.key, held.by, policy.on_duplicate)
         if held:  # the kin that holds the key ends before this body begins
             may_hold = False
-    outcome = Outcome("run")
+    outcome = Admission("run")
     if delivery.exclusive:
         outcome = yield from _acquire_lock(delivery, delivery.exclusive, policy)
     if unique is None:
@@ -184,7 +184,7 @@ def _acquire_keys(delivery: Delivery, policy: Policy) -> Plan[Outcome]:
     return (yield from _not_begun(delivery, unique, replace(outcome, may_hold_unique=may_hold)))
 
 
-def _not_begun(delivery: Delivery, unique: UniqueClaim, outcome: Outcome) -> Plan[Outcome]:
+def _not_begun(delivery: Delivery, unique: UniqueClaim, outcome: Admission) -> Plan[Admission]:
     """Leave the unique key to a message that waits, and its line to a copy that is dropped."""
     if delivery.exclusive and outcome.kind in ("wait", "reschedule"):
         yield from _keep_unique_key(delivery, unique, delivery.exclusive)
@@ -193,7 +193,7 @@ def _not_begun(delivery: Delivery, unique: UniqueClaim, outcome: Outcome) -> Pla
     return outcome
 
 
-def _leave_window(delivery: Delivery, claim: Claim, policy: Policy) -> Plan[Outcome]:
+def _leave_window(delivery: Delivery, claim: Claim, policy: Policy) -> Plan[Admission]:
     """Let the copy of an offer that comes first acquire its lock; the next window may be offered then.
 
     The key is held only for this decision. A redelivered message whose earlier delivery has made it begins
@@ -210,7 +210,7 @@ def _leave_window(delivery: Delivery, claim: Claim, policy: Policy) -> Plan[Outc
     return (yield from _acquire_keys(replace(delivery, promoted=promoted, offered=None), policy))
 
 
-def _acquire_lock(delivery: Delivery, claim: Claim, policy: Policy) -> Plan[Outcome]:
+def _acquire_lock(delivery: Delivery, claim: Claim, policy: Policy) -> Plan[Admission]:
     """Acquire the lock, or wait in its line.
 
     Most locks are free, so the first request comes without the message. A second request sends it when the
@@ -222,7 +222,7 @@ def _acquire_lock(delivery: Delivery, claim: Claim, policy: Policy) -> Plan[Outc
         acquire = replace(acquire, takes_over=(queued_id, "again"))
     answer = yield from _ask(delivery, claim.key, acquire)
     if queued_id and isinstance(answer, Held) and _is_held_for(queued_id, answer.by):
-        return Outcome("reschedule", claim.key, answer.by, first_task_id(answer.by), others=answer.others)
+        return Admission("reschedule", claim.key, answer.by, first_task_id(answer.by), others=answer.others)
     has_to_wait = isinstance(answer, Held) and _has_to_wait(delivery, policy, answer.by)
     waits = has_to_wait or policy.on_conflict in IN_LINE
     if isinstance(answer, Held) and waits and delivery.can_be_parked:
@@ -235,24 +235,24 @@ def _acquire_lock(delivery: Delivery, claim: Claim, policy: Policy) -> Plan[Outc
     return _outcome(answer, claim.key, policy, has_to_wait=has_to_wait)
 
 
-def _outcome(answer: Answer, key: str, policy: Policy, *, has_to_wait: bool) -> Outcome:
+def _outcome(answer: Answer, key: str, policy: Policy, *, has_to_wait: bool) -> Admission:
     """Return what the last answer to a request for the lock means for the delivery."""
     if isinstance(answer, Granted):
-        return Outcome("run", key, fence=answer.fence)
+        return Admission("run", key, fence=answer.fence)
     if isinstance(answer, Parked):
-        return Outcome("wait", key, answer.by, position=answer.position, others=answer.others)
+        return Admission("wait", key, answer.by, position=answer.position, others=answer.others)
     if isinstance(answer, Over):
         newer = task_id(answer.newer)
-        over = Outcome("skip", key, answer.by, newer or first_task_id(answer.by), others=answer.others)
+        over = Admission("skip", key, answer.by, newer or first_task_id(answer.by), others=answer.others)
         return replace(over, reason="replaced") if newer else over.given_up(policy.on_give_up)
     if isinstance(answer, Full):
         kind = ON_CONFLICT[policy.on_full]
-        held = Outcome(kind, key, answer.by, first_task_id(answer.by), others=answer.others)
+        held = Admission(kind, key, answer.by, first_task_id(answer.by), others=answer.others)
         return replace(held, reason="full", waiting=answer.waiting)
     if isinstance(answer, Held):
         kind = ON_CONFLICT["wait" if has_to_wait else policy.on_conflict]
-        return Outcome(kind, key, answer.by, first_task_id(answer.by), others=answer.others)
-    return Outcome("drop", key)
+        return Admission(kind, key, answer.by, first_task_id(answer.by), others=answer.others)
+    return Admission("drop", key)
 
 
 def _is_held_for(id: str, by: tuple[Owner, ...]) -> bool:
@@ -297,7 +297,7 @@ def _acquire_as_publisher(delivery: Delivery, unique: UniqueClaim) -> Plan[Held 
     return answer if isinstance(answer, Held) and not answer.names_no_owner else None
 
 
-def _begin(delivery: Delivery, unique: UniqueClaim, run: Outcome, policy: Policy) -> Plan[Outcome]:
+def _begin(delivery: Delivery, unique: UniqueClaim, run: Admission, policy: Policy) -> Plan[Admission]:
     """Acquire the unique key for the run. A delivery that has to wait for it releases its lock meanwhile."""
     if unique.until == STARTED:
         yield Ask(unique.claim.key, unique.queued.release("open"))
@@ -317,9 +317,9 @@ def _begin(delivery: Delivery, unique: UniqueClaim, run: Outcome, policy: Policy
         yield Ask(delivery.exclusive.key, Remove(delivery.exclusive.id, ending="open"))
         yield Ask(delivery.exclusive.key, delivery.exclusive.release("open"))
     if isinstance(answer, Parked):
-        return Outcome("wait", claim.key, answer.by, position=answer.position, others=answer.others)
+        return Admission("wait", claim.key, answer.by, position=answer.position, others=answer.others)
     by = answer.by if isinstance(answer, Held) else None  # the store keeps no line
-    return Outcome("drop", claim.key) if by is None else Outcome("reschedule", claim.key, by)
+    return Admission("drop", claim.key) if by is None else Admission("reschedule", claim.key, by)
 
 
 def _acquire_unique_key(delivery: Delivery, claim: Claim) -> Plan[Answer | None]:

@@ -56,7 +56,7 @@ def leave_no_copy(window: Claim) -> Remove:
     return Remove(window.id, "superseded")
 
 
-def guard_of(delivery: Delivery) -> Claim | None:
+def lease_that_keeps_message(delivery: Delivery) -> Claim | None:
     """Return the claim that keeps two deliveries of this message from running at the same time."""
     if delivery.unique and delivery.ends_window:
         return delivery.unique.claim

@@ -19,7 +19,7 @@ from celery_exclusive.core.endings import run_ended
 from celery_exclusive.core.heir import retry_ended
 from celery_exclusive.core.operations import KeyOperation, Release
 from celery_exclusive.errors import StoreUnavailable
-from celery_exclusive.leases.trouble import Trouble
+from celery_exclusive.leases.repeated_job import RepeatedJob
 from celery_exclusive.messages.header import Header
 from celery_exclusive.system.deadline import at_most
 from celery_exclusive.system.forks import forks_wait
@@ -135,7 +135,7 @@ class Releaser:
             notices.releases_dropped(left[0], len(left))
 
     def _run(self) -> None:
-        trouble = Trouble("the release of leases")
+        trouble = RepeatedJob("the release of leases")
         while self._goes_on():
             with forks_wait(), self._changes:
                 pending = next((pending for pending in self._pending if pending.is_ready), None)

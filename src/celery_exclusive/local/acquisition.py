@@ -26,7 +26,7 @@ from celery_exclusive.run import runs
 from celery_exclusive.services import Services
 from celery_exclusive.signals import lock_outcome
 from celery_exclusive.stores.base import Reply
-from celery_exclusive.system.off_loop import off_loop, strand
+from celery_exclusive.system.off_loop import off_loop, thread_and_task
 
 _FIRST_PAUSE: Final = 0.02
 _LONGEST_PAUSE: Final = 0.5
@@ -69,7 +69,7 @@ class Acquisition:
 
     def __init__(self, services: Services, claim: Claim, subject: Subject) -> None:
         self.services, self.claim, self.subject = services, claim, subject
-        self.strand = strand()
+        self.caller = thread_and_task()
         self._pid = os.getpid()
         self._may_hold = self._is_told = False
         self._waits_since: float | None = None
@@ -100,8 +100,8 @@ class Acquisition:
         `until_commit`: an outer `lock()` holds it until the commit, too. A run in a
         worker ends after its transactions.
         """
-        here, store = strand(), self.services.store
-        leases = [lease for strand, lease in _blocks.get() if strand == here]
+        here, store = thread_and_task(), self.services.store
+        leases = [lease for caller, lease in _blocks.get() if caller == here]
         if here[1] is None:
             leases += [run.lease for run in runs() if run.lease and run.is_here]
         self.lease = next((lease for lease in leases if lease.is_on(self.claim.key, store)), None)
@@ -177,7 +177,7 @@ class Acquisition:
     @property
     def is_block_here(self) -> bool:
         """Whether this code is in the `with` block that it was acquired for."""
-        return (strand(), self.lease) in _blocks.get()
+        return (thread_and_task(), self.lease) in _blocks.get()
 
     def enter_block(self) -> None:
         """Note that this code is in a block that holds the lock, and must not wait for itself."""
@@ -185,7 +185,7 @@ class Acquisition:
         if self.is_inner:  # the code is in the outer block, also after the end of this one
             return
         others = (block for block in _blocks.get() if not block[1].is_over and block[1] is not self.lease)
-        _blocks.set((*others, (strand(), self.lease)))
+        _blocks.set((*others, (thread_and_task(), self.lease)))
 
     def leave_block(self) -> None:
         if self.is_inner:
@@ -224,8 +224,11 @@ class Acquisition:
         holders, others = self.held.by, self.held.others
         self._waits_since = time.monotonic()
         outcomes.waits(self.subject, holders, others)
-        around = (self.strand, (self.strand[0], None))  # a block around an event loop waits for its tasks
-        ours = [lease for strand, lease in _blocks.get() if strand in around]
+        around = (
+            self.caller,
+            (self.caller[0], None),
+        )  # a block around an event loop waits for its tasks
+        ours = [lease for caller, lease in _blocks.get() if caller in around]
         # Another thread with a copy of the context may outlive the run, unless it waits without end.
         ours += [run.lease for run in runs() if run.lease and (is_endless or run.is_here)]
         if others or not (is_endless or self.subject.task_name is None):  # a task gives up as its option says
@@ -239,5 +242,5 @@ class Acquisition:
         if not is_endless:
             return
         found = [heartbeat.owner_of(holder.id) for holder in holders]
-        if all(isinstance(other, Acquisition) and other.strand == self.strand for other in found):
+        if all(isinstance(other, Acquisition) and other.caller == self.caller for other in found):
             notices.may_wait_for_itself(self.claim.key)  # this thread or task has acquired it for other code

@@ -14,7 +14,7 @@ from celery.utils import uuid
 from celery.utils.functional import noop
 
 from celery_exclusive import notices, outcomes
-from celery_exclusive.core.admission import Outcome
+from celery_exclusive.core.admission import Admission
 from celery_exclusive.core.claim import FINISHED, WINDOW, Claim, UniqueClaim
 from celery_exclusive.core.direct import admit_directly
 from celery_exclusive.core.operations import Acquire, AcquireAlone, Answer, Applied, Granted
@@ -210,7 +210,7 @@ class _EagerRun:
             self.run.runs_without_lease = not self.run.lease
             outcomes.continues_without_key(self.subject(unique.claim.key), error)
 
-    def carry_out(self, outcome: Outcome, unique: UniqueClaim | None) -> None:
+    def carry_out(self, outcome: Admission, unique: UniqueClaim | None) -> None:
         if outcome.kind == "run":
             if unique:
                 acquisition = self.acquisitions[unique.claim.key]

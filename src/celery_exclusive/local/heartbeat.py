@@ -12,7 +12,7 @@ from celery_exclusive import notices
 from celery_exclusive.core.records import RENEWALS_PER_TTL
 from celery_exclusive.leases.keeper import Keeper, Known, locked_out
 from celery_exclusive.leases.lease import Lease
-from celery_exclusive.leases.trouble import Trouble
+from celery_exclusive.leases.repeated_job import RepeatedJob
 from celery_exclusive.seams.python import native, original
 from celery_exclusive.stores.base import Store
 from celery_exclusive.system.threads import NativeThread
@@ -89,12 +89,12 @@ class LocalHeartbeat:
             self._owners.pop(lease, None)
 
     def _run(self) -> None:
-        trouble = Trouble("the renewal of the leases of lock()")
+        trouble = RepeatedJob("the renewal of the leases of lock()")
         while self._has_leases_when_due(trouble):
             with trouble:
                 self._beat()
 
-    def _has_leases_when_due(self, trouble: Trouble) -> bool:
+    def _has_leases_when_due(self, trouble: RepeatedJob) -> bool:
         """Wait until a beat is due; return whether leases are left. Without leases the thread ends."""
         with suppress(queue.Empty):
             self._sooner.get(timeout=trouble.pause(self._period or 0))

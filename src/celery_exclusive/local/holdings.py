@@ -6,7 +6,7 @@ from collections.abc import Callable
 from contextlib import suppress
 
 from celery_exclusive.local.acquisition import Acquisition
-from celery_exclusive.system.off_loop import strand
+from celery_exclusive.system.off_loop import thread_and_task
 
 
 class Holdings:
@@ -45,7 +45,7 @@ class Holdings:
 
 
 def _is_of_this_strand(acquisition: Acquisition) -> bool:
-    return acquisition.strand == strand()
+    return acquisition.caller == thread_and_task()
 
 
 def _own_first(them: list[Acquisition], is_own: Callable[[Acquisition], bool]) -> list[Acquisition]:

@@ -54,7 +54,7 @@ def is_in_loop() -> bool:
     return True
 
 
-def strand() -> tuple[int, object]:
+def thread_and_task() -> tuple[int, object]:
     """Return the thread that runs this code, and its asyncio task if any."""
     asyncio = sys.modules.get("asyncio")
     try:

@@ -12,7 +12,7 @@ _SOFT_LIMIT = getattr(signal, "SIGUSR1", None)
 """The signal of a soft time limit. Windows has none."""
 
 
-class undisturbed:  # noqa: N801 - callers read it as a function
+class without_soft_limit:  # noqa: N801 - callers read it as a function
     """Ignore a soft time limit within the block, since the body that it limits has ended.
 
     The handler is replaced and the signal is not masked: a signal may arrive in any thread, but the handler

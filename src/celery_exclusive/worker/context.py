@@ -74,7 +74,7 @@ class WorkerContext:
             if "values" in fields:
                 with suppress(Exception):  # the child that reads them says what is wrong with them
                     if header := read_header(self.services, headers, headers.get("id"), task.name):
-                        self.heartbeat.expect(task, header.values)
+                        self.heartbeat.look_more_often_for(task, header.values)
         self._look_for_monitors()
 
     def _look_for_monitors(self) -> None:

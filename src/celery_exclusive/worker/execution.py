@@ -16,7 +16,7 @@ from celery.states import IGNORED, REJECTED
 
 from celery_exclusive import notices, outcomes
 from celery_exclusive.brokers import counts_deliveries
-from celery_exclusive.core.admission import Outcome, Policy, admit
+from celery_exclusive.core.admission import Admission, Policy, admit
 from celery_exclusive.core.claim import worker_number
 from celery_exclusive.core.operations import Acquire, Answer, Applied, Granted
 from celery_exclusive.core.plan import Ask, run_plan
@@ -30,7 +30,7 @@ from celery_exclusive.run import Run, within
 from celery_exclusive.seams.celery_request import Ending, trace_ok
 from celery_exclusive.signals import lock_outcome
 from celery_exclusive.system.deadline import deadline
-from celery_exclusive.system.signals import undisturbed
+from celery_exclusive.system.signals import without_soft_limit
 from celery_exclusive.worker.context import WorkerContext
 from celery_exclusive.worker.reading import Received
 from celery_exclusive.worker.report import report, subject_of, waited
@@ -73,7 +73,7 @@ class Execution:
 
     def execute(self) -> Any:
         """Execute the delivery, and return what Celery's tracer returns."""
-        entered: Outcome | Ignore | Reject | None = None
+        entered: Admission | Ignore | Reject | None = None
         done = False
         try:
             entered = self.enter()
@@ -92,13 +92,13 @@ class Execution:
         finally:
             try:
                 if not isinstance(entered, (Ignore, Reject)):
-                    with undisturbed():
+                    with without_soft_limit():
                         self.leases.release(entered, done=done)
             finally:
-                if self.run.untold:
+                if self.run.pending_outcomes:
                     self.run.tell()
 
-    def enter(self) -> Outcome | Ignore | Reject:
+    def enter(self) -> Admission | Ignore | Reject:
         """Acquire the keys; return the outcome of the run, or the exception that ends the delivery.
 
         A message is never dropped because the store stays down. If it was acknowledged, or if the broker
@@ -118,7 +118,7 @@ class Execution:
             except StoreRefused as error:
                 self.note(error.interruption)
                 self.run.failure = self.run.failure or error  # no other try would change it
-                entered = Outcome("run" if self.was_granted else "fail")
+                entered = Admission("run" if self.was_granted else "fail")
             else:
                 # It acquires its keys one after the other: the store may have been away in between.
                 may_have_expired = outcome.kind == "run" and self.store_wait.failures > failures_before
@@ -191,7 +191,7 @@ class Execution:
         elif interruption:
             raise interruption
 
-    def enter_without_store(self, error: StoreUnavailable) -> Outcome | Ignore | Reject | None:
+    def enter_without_store(self, error: StoreUnavailable) -> Admission | Ignore | Reject | None:
         """Run without a lease, if the option allows that, or else end the delivery. None: try again.
 
         A stopping worker has not waited as long for the store as the option requires: it ends the delivery.
@@ -201,7 +201,7 @@ class Execution:
         if may_run and self.services.allows_without(option):
             self.run.runs_without_lease = True
             outcomes.runs_without_lease(self.services, self.subject, error)
-            return Outcome("run")
+            return Admission("run")
         end: Ignore | Reject | None
         if delivery.acks_late and not counts_deliveries(self.task.app.conf):
             end = Reject("the store of the lock does not answer", requeue=True)
@@ -210,10 +210,10 @@ class Execution:
             end = self.publish_again(delivery.stored.delayed(pause), pause)
         if end:
             outcomes.message_requeued(self.services, self.subject, error)
-            self.leases.owe(done=False, redelivered=True)
+            self.leases.release_later(done=False, redelivered=True)
         return end
 
-    def carry_out(self, outcome: Outcome) -> Outcome | Ignore | None:
+    def carry_out(self, outcome: Admission) -> Admission | Ignore | None:
         """Prepare the run for its outcome, or end the delivery. None: try again, as it was not published."""
         if outcome.kind == "reschedule":
             option = self.delivery.lock_option(outcome.key)  # for its unique key it waits without end

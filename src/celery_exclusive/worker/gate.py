@@ -36,7 +36,7 @@ class GatedTask(TaskMixin):
         """Let the heartbeat expect this task, before the consumer receives its first message."""
         worker: WorkerContext | None = app._celery_exclusive.worker
         if worker and worker.heartbeat:
-            worker.heartbeat.expect(self)
+            worker.heartbeat.look_more_often_for(self)
         return super().start_strategy(app, consumer, **kwargs)  # type: ignore[misc]
 
     def before_start(self, task_id: str, args: Any, kwargs: Any) -> None:
@@ -46,7 +46,7 @@ class GatedTask(TaskMixin):
             super().before_start(task_id, args, kwargs)  # type: ignore[misc]
             return
         run.body_over = False
-        if run.untold:
+        if run.pending_outcomes:
             run.tell()
         try:
             super().before_start(task_id, args, kwargs)  # type: ignore[misc]

@@ -16,7 +16,7 @@ from celery_exclusive import notices
 from celery_exclusive.core.claim import Claim
 from celery_exclusive.core.records import RENEWALS_PER_TTL, SECOND
 from celery_exclusive.leases.keeper import Keeper, locked_out
-from celery_exclusive.leases.trouble import Trouble
+from celery_exclusive.leases.repeated_job import RepeatedJob
 from celery_exclusive.messages.namespace import LIFE, keep_namespace
 from celery_exclusive.seams.python import original
 from celery_exclusive.system.deadline import at_most
@@ -66,7 +66,7 @@ class Heartbeat:
         if epoch not in ("", self._keeper.known.epoch):
             self._calls.put(True)
 
-    def expect(self, task: Any, values: Values | None = None) -> None:
+    def look_more_often_for(self, task: Any, values: Values | None = None) -> None:
         """Look at the roster as often as the leases of this task may need it, with these values of a call."""
         options = (self.services.exclusive(task, values), self.services.unique(task, values))
         look = min(map(self.services.ttl, options)) / SECOND / RENEWALS_PER_TTL
@@ -75,12 +75,12 @@ class Heartbeat:
             self._calls.put(True)
 
     def _run(self) -> None:
-        trouble = Trouble("the renewal of leases")
+        trouble = RepeatedJob("the renewal of leases")
         while self._rest(trouble):
             with trouble, forks_wait():
                 self.beat()
 
-    def _rest(self, trouble: Trouble) -> bool:
+    def _rest(self, trouble: RepeatedJob) -> bool:
         """Wait until a beat is due. False: the heartbeat ends. A new run may need a beat sooner."""
         began = time.monotonic()
         while (left := began + trouble.pause(self.period) - time.monotonic()) > 0:

@@ -12,7 +12,7 @@ from celery_exclusive import notices
 from celery_exclusive.core.operations import Applied
 from celery_exclusive.core.records import NEVER, RENEWALS_PER_TTL, SECOND
 from celery_exclusive.errors import UnreadableKey
-from celery_exclusive.leases.trouble import Trouble
+from celery_exclusive.leases.repeated_job import RepeatedJob
 from celery_exclusive.system.deadline import at_most
 from celery_exclusive.system.forks import forks_wait
 from celery_exclusive.worker.revoked import Revoked
@@ -76,7 +76,7 @@ class Reaper:
         self._thread.join(at_most(_FAREWELL))
 
     def _run(self) -> None:
-        trouble = Trouble("the search for expired leases")
+        trouble = RepeatedJob("the search for expired leases")
         period = min(self.services.settings.exclusive_reap_period, self._ttl / _ASKS_PER_TTL)
         pause = period
         # With jitter: workers that start together sweep apart, and together miss no period.

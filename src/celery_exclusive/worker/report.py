@@ -13,13 +13,13 @@ from celery_exclusive.outcomes import Subject
 from celery_exclusive.publishing.long_lines import warn_of_long_line
 
 if TYPE_CHECKING:
-    from celery_exclusive.core.admission import Outcome
+    from celery_exclusive.core.admission import Admission
     from celery_exclusive.run import Run
     from celery_exclusive.worker.reading import Received
 
 
 def report(
-    task: Any, delivery: Received, call: tuple[str, Any, Any, Any], outcome: Outcome, run: Run
+    task: Any, delivery: Received, call: tuple[str, Any, Any, Any], outcome: Admission, run: Run
 ) -> None:
     """Log the outcome of a delivery whose body does not run, and note it for receivers."""
     subject = subject_of(task, delivery, call, outcome.key, run)

@@ -12,7 +12,7 @@ from celery.worker.state import task_ready
 from kombu.utils.imports import symbol_by_name
 
 from celery_exclusive.core.delivery import Claims
-from celery_exclusive.core.endings import guard_of, is_obsolete_copy
+from celery_exclusive.core.endings import is_obsolete_copy, lease_that_keeps_message
 from celery_exclusive.errors import StoreError
 from celery_exclusive.messages.header import DELIVERY, read_header
 from celery_exclusive.run import Run, UniqueLease, within
@@ -136,7 +136,7 @@ class RequestMixin(OfCelery):
 
         Such a copy announces nothing. If this request acquires the key, its end releases it.
         """
-        guard = guard_of(delivery)
+        guard = lease_that_keeps_message(delivery)
         if guard is None or delivery.promoted is None:
             return False
         try:

@@ -12,7 +12,7 @@ from celery.worker import state
 from celery_exclusive.core.claim import task_id
 from celery_exclusive.core.operations import Recall
 from celery_exclusive.errors import UnreadableKey
-from celery_exclusive.leases.trouble import Trouble
+from celery_exclusive.leases.repeated_job import RepeatedJob
 
 if TYPE_CHECKING:
     from celery_exclusive.services import Services
@@ -46,7 +46,7 @@ class Revoked:
         self._heard: set[str] = set()
         self._sought: dict[str, _Sought] = {}
         self._compared = 0.0
-        self._trouble = Trouble("the search for revoked tasks in lines")
+        self._trouble = RepeatedJob("the search for revoked tasks in lines")
 
     def listen(self) -> None:
         """Note the tasks that were revoked since the last call.

@@ -21,10 +21,10 @@ from celery_exclusive.leases.lease import Lease
 from celery_exclusive.outcomes import Subject
 from celery_exclusive.run import UniqueLease
 from celery_exclusive.system.deadline import deadline
-from celery_exclusive.system.signals import undisturbed
+from celery_exclusive.system.signals import without_soft_limit
 
 if TYPE_CHECKING:
-    from celery_exclusive.core.admission import Outcome
+    from celery_exclusive.core.admission import Admission
     from celery_exclusive.core.claim import Claim, UniqueClaim
     from celery_exclusive.run import Run
     from celery_exclusive.worker.context import WorkerContext
@@ -57,7 +57,7 @@ class RunLeases:
                 unique.claim, unique.until, not unique.ends_by_clock, end=self.end_body
             )
 
-    def note_granted(self, outcome: Outcome, asked_at: float) -> None:
+    def note_granted(self, outcome: Admission, asked_at: float) -> None:
         """Note the leases that are held, for the body, for its end, and for the heartbeat."""
         exclusive, unique, option = self.delivery.exclusive, self.run.unique, self.delivery.exclusive_option
         held: list[Claim] = []
@@ -102,7 +102,7 @@ class RunLeases:
         if will_be_redelivered:
             delivery = delivery.at_present()
         release = body_ended(delivery, will_be_redelivered=will_be_redelivered)
-        with undisturbed():
+        with without_soft_limit():
             answer = self._ask(unique.claim.key, release) if release else None
             if answer == Applied(True):  # if Celery does not requeue it after all, its end releases it
                 unique.may_hold = will_be_redelivered
@@ -138,7 +138,7 @@ class RunLeases:
             raise attempts.interruption
         return self.heir is not None
 
-    def release(self, outcome: Outcome | None, *, done: bool) -> None:
+    def release(self, outcome: Admission | None, *, done: bool) -> None:
         """Release the leases at the end of an execution. Never raises after successful work.
 
         `outcome` is None if the execution was interrupted while it acquired the keys. `done`: its result is
@@ -152,7 +152,7 @@ class RunLeases:
             if self.run.unique:
                 self.run.unique.end = noop
 
-    def _release(self, outcome: Outcome | None, *, done: bool) -> None:
+    def _release(self, outcome: Admission | None, *, done: bool) -> None:
         may_hold_lock = outcome is None or outcome.kind == "run" or outcome.has_lock
         if outcome and outcome.kind in ("skip", "fail") and not may_hold_lock:  # its run may have left it one
             self.worker.services.releaser.add_retry(self.run.task_id, self.delivery.header)
@@ -164,7 +164,7 @@ class RunLeases:
             notices.trouble(
                 f"task {self.run.task_id} could not release lock {lock}; the release is retried", error
             )
-            self.owe(done=done)
+            self.release_later(done=done)
             return
         # If a child dies in its body, the main process knows whether the message is redelivered.
         is_over = done or (self.worker.runs_in_main and not self.delivery.acks_late)
@@ -219,7 +219,7 @@ class RunLeases:
             unique.may_hold = None in answers
             self._log_if_lost(unique, answers[0])
             if unique.may_hold:  # the store has not answered
-                self.owe(done=True)
+                self.release_later(done=True)
 
     def _end_window(self) -> None:
         """Let the store drop the copies of the offers of this message that have not come yet."""
@@ -227,7 +227,7 @@ class RunLeases:
         if delivery.unique and delivery.unique.until == WINDOW and delivery.may_be_in_line:
             window = delivery.unique.claim
             if self._ask(window.key, leave_no_copy(window)) is None:
-                self.owe(done=True)
+                self.release_later(done=True)
 
     def _ask(self, key: str, operation: Release | Requeue | Remove) -> object:
         """Return the answer. None: there was none; the release is retried at the end of the run, or owed."""
@@ -256,7 +256,7 @@ class RunLeases:
     def _subject(self, of: Claim | Lease) -> Subject:
         return Subject(self.task, self.run.task_id, of.key, tell=self.run.note)
 
-    def owe(self, *, done: bool, redelivered: bool = False) -> None:
+    def release_later(self, *, done: bool, redelivered: bool = False) -> None:
         """Let the background releaser release the leases when the store answers again.
 
         `redelivered`: no body has begun, and the message comes again. With early or late acknowledgement it

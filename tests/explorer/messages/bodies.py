@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
-from celery_exclusive.core.endings import guard_of
+from celery_exclusive.core.endings import lease_that_keeps_message
 from celery_exclusive.core.operations import Applied, Granted
 from celery_exclusive.core.publishing import Sending
 from tests.explorer.messages.callers import sent
@@ -215,7 +215,7 @@ def leaves(model: Model, world: World, slot: Slot) -> World:
     """The move of a delivery whose result is stored: release its keys, if it has any."""
     if slot.is_done:
         world = world.mark(slot.id, is_owed=False)
-        guard = guard_of(model.plans.delivery(slot))
+        guard = lease_that_keeps_message(model.plans.delivery(slot))
         if guard and slot.has_body and not slot.is_paused:
             key = world.store.key(guard.key)
             has_copies = {place.id: True for place in key.line}  # but a kept message is none

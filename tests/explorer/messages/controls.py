@@ -9,7 +9,7 @@ from typing import Any
 from unittest import mock
 
 from celery_exclusive.core import admission, endings, publishing, step
-from celery_exclusive.core.admission import Outcome
+from celery_exclusive.core.admission import Admission
 from celery_exclusive.core.call_steps import CallSteps
 from celery_exclusive.core.claim import LAST_CHANCE, task_id
 from celery_exclusive.core.delivery import Delivery
@@ -90,7 +90,7 @@ def _asking(change: Callable[[Delivery, Ask], Any]) -> Change:
     return _driven(through)
 
 
-def _outcome(change: Callable[[Delivery, Outcome], Outcome]) -> Change:
+def _outcome(change: Callable[[Delivery, Admission], Admission]) -> Change:
     def admit(delivery: Delivery, policy: Any) -> Any:
         return change(delivery, (yield from _admit(delivery, policy)))
 
@@ -169,7 +169,7 @@ def _released(call: Any, running_ttl: int) -> Any:
     return call.claim.release("open")
 
 
-def _dropped(delivery: Delivery, outcome: Outcome) -> Outcome:
+def _dropped(delivery: Delivery, outcome: Admission) -> Admission:
     return replace(outcome, kind="drop") if delivery.duplicate_of else outcome
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
-from celery_exclusive.core.endings import guard_of
+from celery_exclusive.core.endings import lease_that_keeps_message
 from celery_exclusive.core.operations import Parked
 from tests.explorer.messages.store import KEYS, LATER, LOCK, MUCH_LATER, NOW, Lease, Place, Store
 from tests.explorer.messages.world import Move, Slot, World
@@ -62,7 +62,7 @@ def crashed(model: Model, world: World, slot: Slot) -> World:
 
 def _runs(model: Model, world: World, slot: Slot) -> bool:
     """Whether a delivery runs with the lease that its message is kept behind."""
-    guard = guard_of(model.plans.delivery(slot))
+    guard = lease_that_keeps_message(model.plans.delivery(slot))
     if guard is None:
         return False
     return (slot.id, slot.token, "running") in [

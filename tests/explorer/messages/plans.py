@@ -6,7 +6,7 @@ from collections.abc import Callable
 from typing import TypeVar
 
 from celery_exclusive.core import admission, endings, publishing
-from celery_exclusive.core.admission import Outcome, Policy
+from celery_exclusive.core.admission import Admission, Policy
 from celery_exclusive.core.claim import FINISHED, LAST_CHANCE, Claim, UniqueClaim
 from celery_exclusive.core.delivery import Delivery
 from celery_exclusive.core.heir import Heir, retry_ended
@@ -30,7 +30,7 @@ class Plans:
         self.setting = setting
         self._known: dict[object, object] = {}
 
-    def admit(self, slot: Slot) -> Ask | Outcome:
+    def admit(self, slot: Slot) -> Ask | Admission:
         policy = Policy(self.setting.on_conflict, gives_up_in=TTL if self.setting.gives_up else None)
         known = ("admit", slot.copy, slot.token, slot.is_anew, slot.answers)
         return self._next(known, lambda: admission.admit(self.delivery(slot), policy), slot.answers)

@@ -6,9 +6,9 @@ from collections.abc import Iterator
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from celery_exclusive.core.admission import Outcome
+from celery_exclusive.core.admission import Admission
 from celery_exclusive.core.claim import LAST_CHANCE
-from celery_exclusive.core.endings import guard_of, is_obsolete_copy
+from celery_exclusive.core.endings import is_obsolete_copy, lease_that_keeps_message
 from celery_exclusive.core.operations import Acquire, Applied, Granted, Parked
 from celery_exclusive.core.plan import Ask
 from tests.explorer.messages import bodies
@@ -31,7 +31,7 @@ def moves(model: Model, world: World, slot: Slot) -> Iterator[Move]:
 
 def _admit(model: Model, world: World, slot: Slot) -> Iterator[Move]:
     asked = model.plans.admit(slot)
-    if isinstance(asked, Outcome):  # it was sent as a duplicate
+    if isinstance(asked, Admission):  # it was sent as a duplicate
         yield Move(f"{slot.id}: {asked.kind}", _settle(model, world, world, slot, asked))
         return
     operation = asked.operation
@@ -104,7 +104,7 @@ def _anew(slot: Slot) -> Slot:
     return slot._replace(answers=(), has_failed=False, is_anew=slot.is_anew or is_granted)
 
 
-def _asks_anew(slot: Slot, outcome: Outcome) -> bool:
+def _asks_anew(slot: Slot, outcome: Admission) -> bool:
     return outcome.kind == "run" and slot.has_failed
 
 
@@ -112,14 +112,14 @@ def _answered(model: Model, label: str, world: World, slot: Slot, answer: object
     """Return the store's answer, and the world after a delivery has got it."""
     changed = slot._replace(answers=(*slot.answers, answer))
     outcome = model.plans.admit(changed)
-    if isinstance(outcome, Outcome) and _asks_anew(changed, outcome):
+    if isinstance(outcome, Admission) and _asks_anew(changed, outcome):
         return f"{label}, and asks anew", world.put(slot, _anew(changed))
-    if isinstance(outcome, Outcome):
+    if isinstance(outcome, Admission):
         return f"{label}, and is to {outcome.kind}", _settle(model, world, world, slot, outcome)
     return label, world.put(slot, changed)
 
 
-def _settle(model: Model, world: World, at: World, slot: Slot, outcome: Outcome) -> World:
+def _settle(model: Model, world: World, at: World, slot: Slot, outcome: Admission) -> World:
     """Do what an outcome says. `at` is the world at the instant of the answer."""
     holds, has_lock = outcome.may_hold_unique, outcome.has_lock
     begun = slot._replace(answers=(), holds=holds, has_lock=has_lock)
@@ -147,7 +147,7 @@ def _again(model: Model, world: World, slot: Slot) -> Iterator[Move]:
 def _revoked(model: Model, world: World, slot: Slot) -> Iterator[Move]:
     """`worker.request.RequestMixin._announce_revoked`."""
     delivery = model.plans.delivery(slot)
-    guard = guard_of(delivery)
+    guard = lease_that_keeps_message(delivery)
     owed = slot._replace(phase="owed", is_discarded=True)
     world = world.mark(slot.id, keeps_lock=False)
     if guard and delivery.promoted is not None:

@@ -7,7 +7,7 @@ from dataclasses import replace
 
 import pytest
 
-from celery_exclusive.core.admission import Outcome, Policy, admit
+from celery_exclusive.core.admission import Admission, Policy, admit
 from celery_exclusive.core.claim import LAST_CHANCE, Claim, UniqueClaim
 from celery_exclusive.core.delivery import Delivery
 from celery_exclusive.core.heir import Heir
@@ -37,7 +37,7 @@ class Store:
             operation = replace(operation, message=b"a message")
         return key.ask(operation)
 
-    def admit(self, delivery: Delivery, on_conflict: str = "wait") -> Outcome:
+    def admit(self, delivery: Delivery, on_conflict: str = "wait") -> Admission:
         return run_plan(admit(delivery, Policy(on_conflict)), self.ask)
 
     def wait(self, seconds: int) -> None:
@@ -69,17 +69,17 @@ def takes_over(asked: Ask) -> bool:
 class Halted:
     """A plan that stops before one of its operations, while others go on."""
 
-    def __init__(self, store: Store, plan: Plan[Outcome], until: Callable[[Ask], bool]) -> None:
+    def __init__(self, store: Store, plan: Plan[Admission], until: Callable[[Ask], bool]) -> None:
         self.store, self.plan, self.asked = store, plan, next(plan)
         while not until(self.asked):
             self.asked = plan.send(store.ask(self.asked))
 
-    def go_on(self) -> Outcome:
+    def go_on(self) -> Admission:
         try:
             while True:
                 self.asked = self.plan.send(self.store.ask(self.asked))
         except StopIteration as end:
-            outcome: Outcome = end.value
+            outcome: Admission = end.value
             return outcome
 
 

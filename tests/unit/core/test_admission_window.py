@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from celery_exclusive.core.admission import Outcome, Policy, admit
+from celery_exclusive.core.admission import Admission, Policy, admit
 from celery_exclusive.core.claim import WINDOW, Claim, UniqueClaim
 from celery_exclusive.core.delivery import Delivery
 from celery_exclusive.core.endings import run_ended
@@ -50,7 +50,7 @@ class Store:
             operation = replace(operation, message=b"a message")
         return self.keys[asked.key].ask(operation)
 
-    def admit(self, delivery: Delivery, **policy: Any) -> Outcome:
+    def admit(self, delivery: Delivery, **policy: Any) -> Admission:
         return run_plan(admit(delivery, Policy(**policy)), self.ask)
 
     def end(self, delivery: Delivery, *, done: bool = True) -> None:

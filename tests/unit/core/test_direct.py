@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from celery_exclusive.core.admission import Outcome
+from celery_exclusive.core.admission import Admission
 from celery_exclusive.core.claim import Claim, UniqueClaim
 from celery_exclusive.core.direct import admit_directly
 from celery_exclusive.core.operations import Answer
@@ -26,7 +26,7 @@ class Store:
         self.asked.append(asked)
         return self.keys[asked.key].ask(asked.operation)
 
-    def admit(self, id: str, until: str | None = "finished", *, on_conflict: str = "wait") -> Outcome:
+    def admit(self, id: str, until: str | None = "finished", *, on_conflict: str = "wait") -> Admission:
         """Admit a run of this id, with a lock, and with a unique key unless `until` is None."""
         claim = Claim("u", f"{id}/1", id, TTL)
         unique = UniqueClaim(claim, until, PERIOD, is_acquired=False) if until else None  # type: ignore[arg-type]

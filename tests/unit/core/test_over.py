@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from celery_exclusive.core.admission import Outcome, Policy, admit
+from celery_exclusive.core.admission import Admission, Policy, admit
 from celery_exclusive.core.claim import Claim
 from celery_exclusive.core.delivery import Delivery
 from celery_exclusive.core.operations import Answer
@@ -32,12 +32,12 @@ class Line:
         operation = replace(asked.operation, message=b"{}") if asked.park else asked.operation
         return self.store.apply("x", operation).answer
 
-    def admit(self, task: str, policy: Policy, **facts: object) -> Outcome:
+    def admit(self, task: str, policy: Policy, **facts: object) -> Admission:
         id = f"{task}/1"
         delivery = Delivery(id=id, token=task, exclusive=Claim("x", id, task, TTL), acks_late=True)
         return run_plan(admit(replace(delivery, **facts), policy), self.ask)
 
-    def admit_offer(self, task: str, policy: Policy, **facts: object) -> Outcome:
+    def admit_offer(self, task: str, policy: Policy, **facts: object) -> Admission:
         """Admit the copy that the store has published."""
         epoch = self.store.epoch()
         return self.admit(task, policy, promoted=epoch, offered="x", was_admitted=True, **facts)
@@ -48,7 +48,7 @@ def line() -> Line:
     return Line()
 
 
-def seen(outcome: Outcome) -> tuple[str, str, str]:
+def seen(outcome: Admission) -> tuple[str, str, str]:
     return outcome.kind, outcome.reason, outcome.existing_id
 
 
@@ -110,7 +110,7 @@ def test_a_step_that_waits_for_its_parent_may_be_replaced(line: Line) -> None:
 
 def test_a_task_that_cannot_be_parked_is_rescheduled_until_it_gives_up(line: Line) -> None:
     assert line.admit("b", LATEST, can_be_parked=False).kind == "reschedule"
-    assert seen(Outcome("reschedule", existing_id="a").given_up("skip")) == ("skip", "given_up", "a")
+    assert seen(Admission("reschedule", existing_id="a").given_up("skip")) == ("skip", "given_up", "a")
 
 
 @pytest.mark.proves("latest")

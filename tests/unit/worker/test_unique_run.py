@@ -12,7 +12,7 @@ import pytest
 from celery import Celery
 from celery.exceptions import Reject
 
-from celery_exclusive.core.admission import Outcome, Policy, admit
+from celery_exclusive.core.admission import Admission, Policy, admit
 from celery_exclusive.core.claim import Claim, UniqueClaim
 from celery_exclusive.core.operations import Answer, Applied, Held, Owner, Parked
 from celery_exclusive.core.plan import Ask, run_plan
@@ -66,7 +66,7 @@ def test_run_that_is_over_is_freed_without_the_garbage_collector(app: Celery, st
     is_alive = weakref.ref(slot)
     gc.disable()
     try:
-        leases.release(Outcome("run"), done=done)
+        leases.release(Admission("run"), done=done)
         worker.roster.end(slot)
         del run, leases, slot
         assert is_alive() is None
@@ -127,7 +127,7 @@ def test_a_rejected_message_leaves_the_key_to_another_delivery_that_runs(
     assert (holder.phase, left(store) <= 30) == ("running", True)
 
 
-def admitted(store: Any, delivery: Received) -> Outcome:
+def admitted(store: Any, delivery: Received) -> Admission:
     return run_plan(admit(delivery, Policy()), lambda asked: store.apply(asked.key, asked.operation).answer)
 
 
@@ -142,7 +142,7 @@ def test_a_message_that_has_lost_its_key_to_one_that_is_queued_runs_before_it(
     outcome = admitted(store, replace(DELIVERY, was_admitted=again))
     (holder,) = store.inspect(CLAIM.key).holders
     assert holder.id == CLAIM.id
-    assert outcome == Outcome("run", unique_fence=holder.fence, may_hold_unique=True)
+    assert outcome == Admission("run", unique_fence=holder.fence, may_hold_unique=True)
     unique.end(None)
     assert not store.inspect(CLAIM.key).holders
 
@@ -193,5 +193,5 @@ def test_a_signal_during_the_release_of_a_lock_ends_the_run_only_if_it_ends_the_
     monkeypatch.setattr(RunLeases, "_release_lock", lambda _, *, done: interruption)
     ends = isinstance(interruption, SystemExit)
     with pytest.raises(SystemExit) if ends else nullcontext():
-        leases.release(Outcome("run"), done=True)
+        leases.release(Admission("run"), done=True)
     assert not store.inspect(CLAIM.key).holders

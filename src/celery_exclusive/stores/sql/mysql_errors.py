@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from celery_exclusive.stores import hints
-from celery_exclusive.stores.sql.server import Trouble
+from celery_exclusive.stores.sql.server import ErrorKind
 
 _NO_CODE = 0  # of what the server has not said: it is silent
-_OF_CODE: dict[int, tuple[Trouble, str]] = {
+_OF_CODE: dict[int, tuple[ErrorKind, str]] = {
     _NO_CODE: ("silent", f"{hints.ALIVE}, and that its disk is not full: it waits for room without a word"),
     1146: ("no tables", hints.ALIVE),
     1020: ("busy", hints.IN_THE_WAY),  # a row has changed since this transaction read it
@@ -38,6 +38,6 @@ _OF_CODE: dict[int, tuple[Trouble, str]] = {
 }
 
 
-def meaning(error: Exception) -> tuple[Trouble, str]:
+def meaning(error: Exception) -> tuple[ErrorKind, str]:
     code = error.args[0] if error.args else _NO_CODE
     return _OF_CODE.get(code if isinstance(code, int) else _NO_CODE, ("other", hints.ALIVE))

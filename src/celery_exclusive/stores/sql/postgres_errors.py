@@ -8,15 +8,15 @@ from __future__ import annotations
 import psycopg
 
 from celery_exclusive.stores import hints
-from celery_exclusive.stores.sql.server import Trouble
+from celery_exclusive.stores.sql.server import ErrorKind
 
 _OF_POOLER = "08P01"
 """The code of every error of PgBouncer itself."""
 _NO_SCHEMA = (
     "its search_path names no schema: put one into it, as by ALTER ROLE user SET search_path = public"
 )
-_UNKNOWN: tuple[Trouble, str] = ("other", hints.ALIVE)
-_OF_CODE: dict[str, tuple[Trouble, str]] = {
+_UNKNOWN: tuple[ErrorKind, str] = ("other", hints.ALIVE)
+_OF_CODE: dict[str, tuple[ErrorKind, str]] = {
     "42P01": ("no tables", hints.ALIVE),
     **dict.fromkeys(("40001", "40P01", "55P03", "57014"), ("busy", hints.IN_THE_WAY)),
     "25006": ("lost", hints.REPLICA),
@@ -28,7 +28,7 @@ _OF_CODE: dict[str, tuple[Trouble, str]] = {
     "53100": ("full", hints.DISK),
     "53300": ("full", hints.CLIENTS),
 }
-_OF_WORDS: dict[str, tuple[Trouble, str]] = {
+_OF_WORDS: dict[str, tuple[ErrorKind, str]] = {
     "password authentication failed": ("misuse", hints.LOGIN),
     "no password supplied": ("misuse", hints.LOGIN),
     "no pg_hba.conf entry": ("misuse", "let this user and machine in, in the server's pg_hba.conf"),
@@ -48,7 +48,7 @@ _OF_WORDS: dict[str, tuple[Trouble, str]] = {
 """Errors of poolers, and errors while connecting, have no code of their own: their words decide."""
 
 
-def meaning(error: Exception) -> tuple[Trouble, str]:
+def meaning(error: Exception) -> tuple[ErrorKind, str]:
     # The server refuses all writes until a VACUUM. Its code is also the code of a long value.
     if getattr(getattr(error, "diag", None), "source_file", None) in ("varsup.c", "multixact.c"):
         return "other", "vacuum it: it accepts no writes until then"

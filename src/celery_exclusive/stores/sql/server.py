@@ -28,7 +28,7 @@ from celery_exclusive.stores.workers import WorkerRecord
 from celery_exclusive.system.deadline import at_most
 
 T = TypeVar("T")
-Trouble = Literal["lost", "silent", "busy", "no tables", "misuse", "refused", "full", "other"]
+ErrorKind = Literal["lost", "silent", "busy", "no tables", "misuse", "refused", "full", "other"]
 """The meaning of an error. lost: the connection is. silent: the server does not answer. busy: other
 transactions are in the way. misuse: a person must change a setting. refused: a retry does not help. full: no
 room, or no connection, is left.
@@ -177,7 +177,7 @@ class ServerStore(SqlStore[ServerTransaction]):
 
     @staticmethod
     @abstractmethod
-    def _meaning(error: Exception) -> tuple[Trouble, str]:
+    def _meaning(error: Exception) -> tuple[ErrorKind, str]:
         """Return the meaning of an error of the driver, and the next step after it."""
 
     def apply(self, key: str, operation: Operation) -> Reply:
@@ -247,7 +247,7 @@ class ServerStore(SqlStore[ServerTransaction]):
     def _patiently(self, work: Callable[[ServerTransaction], T], *, writes: bool | None) -> T:
         """Retry after a lost connection, without tables, and while other transactions are in the way."""
         until = time.monotonic() + at_most(PATIENCE)
-        met = set[Trouble]()
+        met = set[ErrorKind]()
         while True:
             opened = None
             try:
@@ -275,7 +275,7 @@ class ServerStore(SqlStore[ServerTransaction]):
                     opened.close()
                 raise
 
-    def _trouble(self, error: Exception, opened: ServerTransaction | None) -> Trouble:
+    def _trouble(self, error: Exception, opened: ServerTransaction | None) -> ErrorKind:
         """Return the meaning of an error. A closed connection is lost, unless the server gave a reason."""
         if isinstance(error, NamespaceGone):
             return "no tables"

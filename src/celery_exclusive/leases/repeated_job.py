@@ -14,10 +14,10 @@ _AGAIN = 60
 """Seconds after which a log line says that an activity still fails."""
 
 
-class Trouble:
+class RepeatedJob:
     """Keeps a repeated activity of a thread alive through errors, and logs when they begin, last and end.
 
-    with Trouble("the renewal of leases"): ...
+    with RepeatedJob("the renewal of leases"): ...
     """
 
     def __init__(self, what: str) -> None:

@@ -8,13 +8,13 @@ import re
 import pytest
 
 from celery_exclusive.errors import StoreUnavailable
-from celery_exclusive.leases import trouble as module
-from celery_exclusive.leases.trouble import Trouble
+from celery_exclusive.leases import repeated_job as module
+from celery_exclusive.leases.repeated_job import RepeatedJob
 
 ENDING = re.compile(r"the search recovered after \d+ s")
 
 
-def fail(trouble: Trouble, times: int = 1) -> None:
+def fail(trouble: RepeatedJob, times: int = 1) -> None:
     for _ in range(times):
         with trouble:
             raise StoreUnavailable("no answer")
@@ -35,7 +35,7 @@ def log(caplog: pytest.LogCaptureFixture) -> pytest.LogCaptureFixture:
 def test_trouble_that_lasts_is_logged_again_and_its_end_with_its_duration(
     log: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    trouble = Trouble("the search")
+    trouble = RepeatedJob("the search")
     fail(trouble, times=3)
     assert log.messages == ["the search failed; retrying: no answer"]
     monkeypatch.setattr(module, "_AGAIN", 0)
@@ -51,7 +51,7 @@ def test_trouble_that_lasts_is_logged_again_and_its_end_with_its_duration(
 
 @pytest.mark.proves("trouble that lasts")
 def test_trouble_that_comes_again_is_another_one(log: pytest.LogCaptureFixture) -> None:
-    trouble = Trouble("the search")
+    trouble = RepeatedJob("the search")
     for _ in range(2):
         fail(trouble)
         assert (trouble.lasts, trouble.pause(10)) == (True, 1)
