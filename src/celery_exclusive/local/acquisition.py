@@ -224,10 +224,7 @@ class Acquisition:
         holders, others = self.held.by, self.held.others
         self._waits_since = time.monotonic()
         outcomes.waits(self.subject, holders, others)
-        around = (
-            self.caller,
-            (self.caller[0], None),
-        )  # a block around an event loop waits for its tasks
+        around = self.caller, (self.caller[0], None)  # a block around an event loop waits for its tasks
         ours = [lease for caller, lease in _blocks.get() if caller in around]
         # Another thread with a copy of the context may outlive the run, unless it waits without end.
         ours += [run.lease for run in runs() if run.lease and (is_endless or run.is_here)]
