@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import time
 from collections.abc import Callable
 from contextlib import closing
 from dataclasses import replace
@@ -18,6 +19,7 @@ from celery_exclusive.core.operations import Acquire
 from celery_exclusive.core.records import SECOND
 from celery_exclusive.errors import docs_page
 from celery_exclusive.messages.header import HEADER, Header
+from celery_exclusive.messages.namespace import own_broker
 from celery_exclusive.messages.stored import StoredMessage
 from celery_exclusive.operate.consumers import Consumers
 from celery_exclusive.stores.base import open_store
@@ -29,7 +31,7 @@ from tests.store.test_redis_user import LINE
 from tests.worker.journal import eventually
 from tests.worker.lab import Lab, command
 
-WORKER = WorkerRecord(0x1A2B, "celery@web1", 4711, "web1", "0.0.9", 1_800_000_000)
+WORKER = WorkerRecord(0x1A2B, "celery@web1", 4711, "web1", "0.0.9", 4_000_000_000)
 Findings = dict[str, list[tuple[str, str, str]]]
 
 
@@ -368,6 +370,24 @@ def test_workers_of_the_last_day_are_named_and_a_clock_that_differs_is_a_warning
     assert done.exit_code == 1
     assert "problem  sweeps: the last sweep was 11s ago" in done.stdout
     assert "         fix: start a worker of this app" in done.stdout
+
+
+@pytest.mark.proves("locks doctor")
+@pytest.mark.parametrize("kind", ["redis", "redis_cluster", "postgres"])
+def test_a_store_that_has_lost_its_data_while_a_worker_ran_is_a_warning(
+    make_desk: Callable[..., Desk], request: pytest.FixtureRequest, kind: str
+):
+    url = request.getfixturevalue(f"{kind}_url")
+    desk = make_desk(exclusive_store=url, exclusive_prefix=f"lost{token_hex(4)}")
+    broker, now = own_broker(desk.app._celery_exclusive), int(time.time())  # type: ignore[attr-defined]
+    for since, expected in ((now, "ok"), (now - 3_600, "warning")):
+        desk.store.keep_namespace(broker, 60 * SECOND, replace(WORKER, since=since))
+        done = desk.run("doctor", "--json", "--strict")
+        ((level, finding, fix),) = findings(done.stdout)["data"]
+        assert level == expected
+    assert done.exit_code == 1
+    assert f"while {WORKER} ran: tasks that waited in line are lost" in finding
+    assert fix == f"publish them again; see {docs_page('reference/outages')}"
 
 
 @pytest.mark.proves("locks doctor")
