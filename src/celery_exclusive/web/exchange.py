@@ -76,6 +76,6 @@ class Page:
 class Refused(Exception):
     """A request that is answered with an error page: the status, and a sentence for the visitor."""
 
-    def __init__(self, status: int, text: str, **headers: str) -> None:
+    def __init__(self, status: int, text: str) -> None:
         super().__init__(status, text)
-        self.status, self.text, self.headers = status, text, headers
+        self.status, self.text = status, text

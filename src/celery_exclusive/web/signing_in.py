@@ -43,7 +43,7 @@ class Visitor:
 
     def is_proven(self, form: Mapping[str, str]) -> bool:
         name, proof = self.proof
-        return hmac.compare_digest(form.get(name, "").encode(), proof.encode())
+        return bool(proof) and hmac.compare_digest(form.get(name, "").encode(), proof.encode())
 
     def note(self, key: str, text: str) -> None:
         """Note nothing: the log of the process has the action."""
@@ -58,10 +58,10 @@ class SignIn:
                 f"the token of the page needs {SHORTEST_TOKEN} characters or more: "
                 "python -c 'import secrets; print(secrets.token_urlsafe())' prints a good one"
             )
-        self._token, self._door = token, Door()
+        self._token, self._door, self._behind_tls = token, Door(), behind_tls
         app.session_interface = _Sessions(behind_tls=behind_tls)
         app.config.update(
-            SECRET_KEY=token,
+            SECRET_KEY=token.encode(errors="replace"),
             SESSION_COOKIE_NAME=COOKIE,
             SESSION_COOKIE_SAMESITE="Strict",
             SESSION_REFRESH_EACH_REQUEST=False,
@@ -78,7 +78,7 @@ class SignIn:
     def sign_in(self) -> ResponseReturnValue:
         form = flask.request.form
         name, target = form.get("name", "").strip()[:_LONGEST_NAME], form.get("target", "")
-        address = flask.request.remote_addr or "unknown"
+        address = self._address()
         if self._door.is_closed_to(address):
             text = f"After {TRIES} wrong tokens from your address wait {PAUSE} seconds."
             return text, 429, {"Content-Type": "text/plain", "Retry-After": f"{PAUSE}"}
@@ -91,6 +91,12 @@ class SignIn:
         flask.session.permanent = True
         flask.session.update(user=name, proof=secrets.token_urlsafe())
         return flask.redirect(_own(target), 303)
+
+    def _address(self) -> str:
+        """Return the address of a visitor. A proxy adds it to those that the visitor may have invented."""
+        environ = flask.request.environ
+        forwarded = str(environ.get("HTTP_X_FORWARDED_FOR", "")).rpartition(",")[2].strip()
+        return (self._behind_tls and forwarded) or str(environ.get("REMOTE_ADDR", "unknown"))
 
     def sign_out(self) -> ResponseReturnValue:
         visitor = self.visitor()
@@ -132,4 +138,4 @@ def _own(target: str) -> str:
     name, _, query = target.partition("?")
     if name not in site.LOOKING and name not in site.ACTING:
         return "./"
-    return url(name, **dict(parse_qsl(query, max_num_fields=20)))
+    return url(name, **dict(parse_qsl(query)))

@@ -63,7 +63,7 @@ def problem(services: Services, request: Request, status: int, text: str) -> tup
 def _page(services: Services, request: Request) -> Page:
     if request.page in LOOKING:
         if request.form is not None:
-            raise Refused(405, "This page only shows.")
+            raise Refused(400, "This page only shows.")
         return LOOKING[request.page](services, request)
     if request.page not in ACTING:
         raise Refused(404, "There is no such page.")

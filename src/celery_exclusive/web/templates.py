@@ -27,6 +27,8 @@ def template(file: str, /, **values: object) -> str:
 
 def render(services: Services, request: Request, page: Page) -> str:
     """Return the HTML of a page."""
+    again = {"seen": page.seen, **request.query}
+    again.pop("live", None)
     return template(
         page.template,
         **page.values,
@@ -38,6 +40,8 @@ def render(services: Services, request: Request, page: Page) -> str:
         prefix=services.settings.exclusive_prefix,
         now=strftime("%H:%M:%S UTC", gmtime()),
         refresh=REFRESH,
+        again=url(request.page, **again),
+        again_and_again=url(request.page, **again, live=1),
     )
 
 

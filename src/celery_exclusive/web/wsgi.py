@@ -5,14 +5,14 @@ from __future__ import annotations
 from collections.abc import Callable, Collection
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, Final
-from urllib.parse import quote, urlsplit
+from urllib.parse import quote
 
 import flask
 from flask import Flask
 from werkzeug.exceptions import HTTPException
-from werkzeug.middleware.proxy_fix import ProxyFix
 
 from celery_exclusive import notices
+from celery_exclusive.display import OneLine
 from celery_exclusive.web import site
 from celery_exclusive.web.exchange import HEADERS, Refused, Request
 from celery_exclusive.web.signing_in import SignIn, Visitor, ask_to_sign_in
@@ -45,15 +45,15 @@ def make(
     made.url_map.merge_slashes = False
     made.before_request(pages.check)
     made.after_request(_with_headers)
-    made.register_error_handler(HTTPException, lambda error: _plain(error.description, error.code or 500))
-    made.register_error_handler(Refused, lambda error: _plain(error.text, error.status))
+    made.logger.addFilter(OneLine())
+    made.register_error_handler(HTTPException, _as_text)
+    made.register_error_handler(Refused, lambda error: _as_text(HTTPException(error.text), error.status))
     for path in ("/", "/<name>"):
         made.add_url_rule(path, path, pages.show, methods=["GET", "POST"], provide_automatic_options=False)
-    made.add_url_rule(f"/{site.STYLE}", site.STYLE, lambda: (site.style(), {"Content-Type": "text/css"}))
+    style = lambda: (site.style(), {"Content-Type": "text/css"})  # noqa: E731
+    made.add_url_rule(f"/{site.STYLE}", site.STYLE, style, provide_automatic_options=False)
     if token is not None:
         pages.sign_in = SignIn(made, token, behind_tls=behind_tls)
-    if behind_tls:
-        made.wsgi_app = ProxyFix(made.wsgi_app, x_proto=0)  # type: ignore[method-assign]
     return made
 
 
@@ -68,10 +68,14 @@ class _Pages:
     def check(self) -> ResponseReturnValue | None:
         """Refuse a name that another site has given to this machine, to read the page in a browser here."""
         asked = flask.request
-        if self._hosts is not None and urlsplit(f"//{asked.host}").hostname not in self._hosts:
+        host = str(asked.environ.get("HTTP_HOST", ""))
+        name = host.rpartition(":")[0] if not host.endswith("]") and ":" in host else host
+        if self._hosts is not None and name.strip("[]").lower() not in self._hosts:
             raise Refused(421, f"This page is served for {', '.join(sorted(self._hosts))} alone.")
         if len(asked.query_string) > _LONGEST_QUERY:
             raise Refused(414, f"An address may have {_LONGEST_QUERY:,} characters after the question mark.")
+        if not asked.query_string.isascii():
+            raise Refused(400, "A byte of the address is no ASCII: a browser writes %C3%A4 for an ä.")
         if asked.environ.get("PATH_INFO"):
             return None
         folder = quote(asked.root_path.rpartition("/")[2])
@@ -104,8 +108,13 @@ class _Pages:
         return self._installed
 
 
-def _plain(text: str | None, status: int) -> ResponseReturnValue:
-    return text or "", status, {"Content-Type": "text/plain; charset=utf-8"}
+def _as_text(error: HTTPException, status: int | None = None) -> ResponseReturnValue:
+    """Return an error without HTML, with the headers that belong to its status."""
+    response = error.get_response()
+    response.status_code = status or error.code or 500
+    response.set_data(error.description or "")
+    response.headers["Content-Type"] = "text/plain; charset=utf-8"
+    return response
 
 
 def _with_headers(response: flask.Response) -> flask.Response:

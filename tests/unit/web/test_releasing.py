@@ -6,6 +6,7 @@ import logging
 import re
 import time
 from base64 import urlsafe_b64decode, urlsafe_b64encode
+from urllib.parse import urlencode
 
 import pytest
 
@@ -100,6 +101,8 @@ def test_signing_in_leads_to_the_page_that_was_asked_for(desk: Desk):
     visitor = desk.visitor(token=TOKEN)
     asked = visitor.get("key", key="x=a&b\n")
     assert visitor.sign_in(**asked.fields).headers["Location"] == "key?key=x%3Da%26b%0A"
+    many = {str(number): "1" for number in range(40)}
+    assert visitor.sign_in(target=f"keys?{urlencode(many)}").headers["Location"].count("=1") == 40
 
 
 @pytest.mark.parametrize(
@@ -224,7 +227,7 @@ def test_behind_a_proxy_with_tls_its_visitors_are_told_apart_and_cookies_are_saf
     desk: Desk, caplog: pytest.LogCaptureFixture
 ):
     visitor = desk.visitor(token=TOKEN, behind_tls=True)
-    for forwarded in ("198.51.100.7", "invented, 198.51.100.7"):
+    for forwarded in ("198.51.100.7", 'in"vented, 198.51.100.7'):
         visitor.environ["HTTP_X_FORWARDED_FOR"] = forwarded
         for _ in range(5):
             visitor.sign_in(token="x\n", name="Eve\n<b>")
@@ -255,6 +258,16 @@ def test_a_callable_limits_what_a_visitor_may_do(desk: Desk):
         reader.environ["REMOTE_USER"] = user
         assert reader.get().status == status
         assert reader.get("release", key="x:k").status == 403
+
+
+def test_a_token_that_is_no_text_is_one(desk: Desk):
+    token = "a token for tests \udcff"
+    assert (
+        Visitor(application(desk.app, token=token))
+        .sign_in(token=token.encode(errors="replace").decode())
+        .status
+        == 303
+    )
 
 
 @pytest.mark.parametrize("token", ["", "fifteen letters"])

@@ -87,8 +87,11 @@ def test_a_mount_without_its_slash_is_completed(desk: Desk, mount: str, place: s
         ("evil.example", 421),
         ("evil.example:9808", 421),
         ("127.0.0.1.evil.example", 421),
-        ("localhost:evil.example", 421),
+        ("localhost:evil.example", 200),
         ("", 421),
+        ("[", 421),
+        ("user@localhost", 421),
+        ("localhost/evil", 421),
     ],
 )
 def test_another_name_of_the_host_is_refused(desk: Desk, host: str, status: int):
@@ -123,6 +126,36 @@ def test_bytes_that_are_no_text_are_no_key(desk: Desk):
     visitor.environ["PATH_INFO"] = "/\xff\xfe"
     assert visitor.get().status == 404
     assert visitor.post("keys", {}).status == 404
+
+
+@pytest.mark.parametrize("query", ["\xff", "q=\xe4&x=%ff"])
+def test_a_byte_that_no_browser_sends_is_refused(desk: Desk, query: str):
+    visitor = desk.visitor()
+    visitor.environ["QUERY_STRING"] = query
+    assert visitor.get().status == 400
+
+
+def test_the_names_of_a_query_are_no_names_of_the_page(desk: Desk):
+    desk.acquire("x:k", "holder", "waits")
+    names = ("self", "caller", "page", "target", "file", "request", "_Context__self", "kwargs")
+    for page in ("", "keys", "key", "why"):
+        query = {"key": "x:k", "q": "waits"} | dict.fromkeys(
+            set(names) - ({"page"} if page == "keys" else set()), "1"
+        )
+        answer = desk.visitor().get(page, **query)
+        assert (answer.status, "self=1" in answer.html) == (200, True)
+
+
+def test_an_error_of_a_callable_is_one_line_of_the_log(desk: Desk, caplog: pytest.LogCaptureFixture):
+    def rights(*_: Any) -> Any:
+        raise ZeroDivisionError("a\nsecret")
+
+    visitor = desk.visitor(rights=rights)
+    visitor.environ["PATH_INFO"] = "/x\n2030-01-01 WARNING forged"
+    answer = visitor.get()
+    assert (answer.status, "secret" in answer.html) == (500, False)
+    assert "\n2030" not in caplog.text
+    assert "\\x0a2030" in caplog.text
 
 
 def test_a_page_without_flask_says_what_to_install(desk: Desk, monkeypatch: pytest.MonkeyPatch):
