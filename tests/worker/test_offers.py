@@ -62,6 +62,38 @@ def test_a_task_promoted_several_times_since_its_queue_was_slow_runs_once(
 
 
 @pytest.mark.promise(
+    "`control terminate` and `inspect query_task` find the task that runs, though copies of its message came "
+    "to its worker and ended",
+    name="commands find the run",
+    broke="red before: tasks unknown, and the body ran on",
+)
+@pytest.mark.parametrize("when", ["before", "while"])
+def test_a_run_is_found_and_terminated_after_its_copies_have_ended(
+    make_lab: Callable[..., Lab], acks: dict[str, bool], when: str
+) -> None:
+    lab = make_lab(**{**SHORT_OFFERS, **acks})
+    worker = hold(lab, "slow")
+    result = lab.send("wait", "k", tag="a", hold=True, options={"queue": "slow"})
+    lab.wait_for_line(1, "wait", "k")
+    stop_consuming(lab, worker, "slow")
+    lab.open("holder")
+    eventually(lambda: lab.doors.llen("slow") >= 4, "four copies in the queue")
+    slots = 2 if when == "before" else 1  # with one slot the copies wait in the worker for the end of the run
+    late = lab.start_worker("w2", slots, options=("-Q", "slow"))
+    lab.journal.wait_for("start", tag="a")
+    if when == "before":
+        wait_for_lines(DROPPED, 3, late)
+    else:
+        wait_for_lines(f"[{result.id}] received", 4, late)
+    inspect = lab.app.control.inspect([late.name], timeout=30)
+    assert list(inspect.query_task(result.id)[late.name]) == [result.id]
+    lab.app.control.terminate(result.id, signal="SIGKILL")
+    eventually(lambda: result.state == "REVOKED", "the end of the body")
+    assert lab.journal.tags("start") == ["holder", "a"]
+    eventually(lambda: not lab.task("wait").lock_state("k").holders, "a free key")
+
+
+@pytest.mark.promise(
     "A copy of an offer that comes late does not revoke the run of another; a message that cannot be "
     "published does not keep the next one from being published",
     name="late copy, unpublishable message",

@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Callable, Collection, Iterable
 from typing import TYPE_CHECKING, Any
 
 from celery_exclusive.errors import OptionError
 from celery_exclusive.services import services_of
 
 if TYPE_CHECKING:
-    from _typeshed.wsgi import WSGIApplication
-
     from celery_exclusive.web.wsgi import Rights
 
 __all__ = ["application"]
@@ -23,7 +21,7 @@ def application(
     hosts: Collection[str] | None = None,
     behind_tls: bool = False,
     rights: Rights | None = None,
-) -> WSGIApplication:
+) -> Callable[[dict[str, Any], Any], Iterable[bytes]]:
     """Return the page of an app's locks as a WSGI application, to be mounted under any path.
 
     The page shows problems, all keys, each key with its line, and why a task does not run. It is read-only

@@ -3,18 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from functools import cache, wraps
 from typing import TYPE_CHECKING, Any
 
 from billiard.exceptions import Terminated, TimeLimitExceeded, WorkerLostError
-from celery.worker.state import task_ready
+from celery.worker import state
 from kombu.utils.imports import symbol_by_name
 
 from celery_exclusive.core.delivery import Claims
 from celery_exclusive.core.endings import is_obsolete_copy, lease_that_keeps_message
 from celery_exclusive.errors import StoreError
-from celery_exclusive.messages.header import DELIVERY, read_header
+from celery_exclusive.messages.header import DELIVERY, HEADER, read_header
 from celery_exclusive.run import Run, UniqueLease, within
 from celery_exclusive.seams.celery_request import RequestMixin as OfCelery
 from celery_exclusive.seams.celery_request import as_dict, child_of, was_revoked
@@ -55,6 +55,25 @@ class RequestMixin(OfCelery):
         super().__init_subclass__(**kwargs)
         if "on_success" in vars(cls):
             cls.on_success = _noting_end(cls.on_success)  # type: ignore[attr-defined]
+
+    def show_first(self) -> None:
+        """Let `control terminate` and `inspect query_task` find the first delivery that runs this task here.
+
+        Celery knows the newest, which may be a copy of an offer, and none when that has ended.
+        """
+        fields = self._delivered.headers.get(HEADER)
+        is_offer = isinstance(fields, dict) and "promoted" in fields
+        may_be_copy = self._delivered.redelivered or is_offer
+        if not may_be_copy and state.requests.get(self.id) in (self, None):
+            return
+        with suppress(RuntimeError):  # another thread of the pool has begun a task meanwhile
+            begun = [other for other in state.active_requests if other.id == self.id]
+            if begun:
+                state.requests[self.id] = min(begun, key=lambda request: request.time_start)
+
+    def on_accepted(self, pid: int, time_accepted: float) -> None:
+        super().on_accepted(pid, time_accepted)  # type: ignore[misc]
+        self.show_first()
 
     def _read(self) -> Received | None:
         """Read the delivery. None: no options, or no key can be made; then its unique key is released."""
@@ -112,13 +131,15 @@ class RequestMixin(OfCelery):
             with self._at_its_end(claims):
                 super().on_failure(exc_info, send_failed_event=send_failed_event)  # type: ignore[misc]
         finally:
+            self.show_first()
             self._release_later(claims, dying)
 
     def announce_revoked(self, announce: Callable[[], None], *, terminated: bool) -> None:
         """Release the leases of a revoked or expired task; one that is terminated ends in `on_failure`."""
         delivery = self._read()
         if not terminated and delivery and self._is_obsolete_copy(delivery):
-            task_ready(self)
+            state.task_ready(self)
+            self.show_first()
             self.acknowledge()
             self.note_revoked()
             return
@@ -169,6 +190,12 @@ class _ReportedLoss(Exception):
 _ReportedLoss.__name__ = WorkerLostError.__name__
 
 
+def show_first(request: Any) -> None:
+    """Show the first delivery of a task to commands, when a consumer has got this one."""
+    if isinstance(request, RequestMixin):
+        request.show_first()
+
+
 @cache
 def request_class(base: Any) -> Any:
     """Make the request class of a task whose own request class is `base`, a class or its name."""
@@ -180,6 +207,7 @@ def _noting_end(on_success: Any) -> Any:
     def succeed(self: RequestMixin, *args: Any, **kwargs: Any) -> Any:
         self._has_ended = True
         result = on_success(self, *args, **kwargs)
+        self.show_first()
         if was_revoked(self):  # a greenlet that was killed, maybe while it parked
             self._release_later(self._read())
         return result

@@ -32,6 +32,7 @@ from celery_exclusive.worker.pool import kind_of
 from celery_exclusive.worker.queues import note_queues
 from celery_exclusive.worker.reaper import Reaper
 from celery_exclusive.worker.relay import Relay
+from celery_exclusive.worker.request import show_first
 from celery_exclusive.worker.roster import Roster, SharedRoster
 from celery_exclusive.worker.undeclared import Undeclared
 
@@ -108,6 +109,7 @@ class Locks(bootsteps.StartStopStep):
         self.reaper = Reaper(services, heartbeat.notice_epoch)
         self.worker = WorkerContext(services, roster, heartbeat, relay, parent, worker_mark(record.number))
         services.workers.append(self.worker)
+        parent.consumer.on_task_message.add(show_first)
         heartbeat.start()
         self.reaper.start()
 
