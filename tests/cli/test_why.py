@@ -525,6 +525,11 @@ def test_a_task_that_has_ended_is_told_from_the_result_backend(desk: Desk, name:
     assert reason == expected
     assert sentence.startswith(begin.format(at))
     assert "secret" not in sentence
+    if expected == "finished":
+        step = f"celery -A proj result {'--traceback ' if state == 'FAILURE' else ''}{id}"
+        assert json.loads(desk.run("why", "--json", id).stdout)["next_step"] == step
+    elif state == "REVOKED":  # of which `celery result` raises the error
+        assert json.loads(desk.run("why", "--json", id).stdout)["next_step"] == ""
 
 
 @pytest.mark.proves("locks why")
@@ -543,6 +548,9 @@ def test_an_unknown_id_is_told_where_it_may_be(desk: Desk) -> None:
     )
     for hint in ("may be in a queue", "has no options", "another store or exclusive_prefix", "was dropped"):
         assert hint in sentence
+    answer = json.loads(desk.run("why", "--json", "desk.laod").stdout)
+    assert f"there is no task 'desk.laod': did you mean {TASK!r}? As an id, desk.laod" in answer["sentence"]
+    assert answer["next_step"] == f"celery -A proj locks why {TASK}"
 
 
 @pytest.mark.promise(

@@ -27,7 +27,7 @@ def table(states: Iterable[KeyState]) -> Iterator[str]:
 def state_lines(state: KeyState) -> Iterator[str]:
     """Yield the lines that describe a key and its holders."""
     yield f"lock {named(state)}"
-    yield f"  {state.state}; limit {state.limit:,}; {state.waiting:,} in line, {state.aside:,} aside"
+    yield f"  {state.shown_state}; limit {state.limit:,}; {state.waiting:,} in line, {state.aside:,} aside"
     for holder in state.holders:
         yield f"  {_holder(holder)}"
     if state.other_holders:

@@ -175,7 +175,9 @@ def of_result(task_id: str, result: TaskResult) -> Answer:
     words = {"revoked": "REVOKED", "expired": "EXPIRED"}
     failed = f", with {printable(result.error)}" if result.error else ""
     text = f"{words.get(result.reason, 'FINISHED')}{at}: its state is {result.state}{failed}"
-    return Answer(result.reason, text, command("result", task_id), task_id=task_id, result=result)
+    # For a task that has failed or was revoked `celery result` alone raises its error.
+    steps = {"SUCCESS": command("result", task_id), "FAILURE": command("result", "--traceback", task_id)}
+    return Answer(result.reason, text, steps.get(result.state, ""), task_id=task_id, result=result)
 
 
 def with_result(answer: Answer, task_id: str, result: TaskResult) -> Answer:

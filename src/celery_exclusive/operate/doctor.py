@@ -93,7 +93,8 @@ def _settings(services: Services) -> Iterator[Check]:
     checks.refuse_unfit(services, get_implementation(services.app.conf.worker_pool))
     count = len(tasks_with_options(services))
     if not found:
-        yield Check("settings", "ok", f"{count} tasks have options, which pool, broker and store can keep")
+        have = "1 task has" if count == 1 else f"{count} tasks have"
+        yield Check("settings", "ok", f"{have} options, which pool, broker and store can keep")
 
 
 def _messages(services: Services) -> Iterator[Check]:

@@ -54,6 +54,12 @@ class KeyState:
     max_waiting: int | None = None
 
     @property
+    def shown_state(self) -> str:
+        """The state as people see it: "dead" if the leases of all its runs have expired."""
+        is_dead = bool(self.holders) and not self.other_holders and all(it.is_dead for it in self.holders)
+        return "dead" if is_dead else self.state
+
+    @property
     def is_full(self) -> bool:
         """Whether its line takes no further call."""
         return self.max_waiting is not None and self.waiting >= self.max_waiting

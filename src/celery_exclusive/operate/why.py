@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from celery_exclusive.brokers import is_in_one_process
 from celery_exclusive.core.claim import LAST_CHANCE, task_id
 from celery_exclusive.display import escaped, printable
-from celery_exclusive.errors import OptionError, StoreUnavailable, UnreadableKey, did_you_mean
+from celery_exclusive.errors import OptionError, StoreUnavailable, UnreadableKey, closest, did_you_mean
 from celery_exclusive.messages.namespace import living_workers
 from celery_exclusive.operate import answers
 from celery_exclusive.operate.answers import Answer
@@ -245,17 +245,20 @@ def _not_known(services: Services, subject: str, silence: NoAnswer | None = None
     if silence:
         result = f"{silence}: it may have ended"
     listing = "" if store.capabilities.listing else ", which cannot list its keys: name the key instead"
-    hint = did_you_mean(subject, services.app.tasks)
+    close = closest(subject, services.app.tasks)
+    other = f"there is no task {subject!r}: did you mean {close!r}? As an id, " if close else ""
     damaged = damaged_keys(store) if store.capabilities.listing else []
     unread = f". Lock {escaped(damaged[0])} has damaged data, which may name this task" if damaged else ""
     word = "BACKEND DOWN" if silence else "NOT KNOWN here"
     text = (
-        f"{word}: {printable(subject)} neither holds nor waits for a key in {where}{listing}, and "
-        f"{result}{hint if hint != '.' else ''}{unread}. Its message may be in a queue: a store "
+        f"{word}: {printable(other)}{printable(subject)} neither holds nor waits for a key in "
+        f"{where}{listing}, and {result}{unread}. Its message may be in a queue: a store "
         "learns of most calls when a worker receives them. Or its worker has died, and it had acknowledged "
         "early. Or its task has no options, other processes use another store or exclusive_prefix, or it has "
         "ended or was dropped, and its result has expired or was ignored"
     )
     words = ("locks", "why", damaged[0]) if damaged else ("inspect", "query_task", subject)
+    if close:
+        words = ("locks", "why", close)
     step = answers.EXAMINE if silence else answers.command(*words)
     return Answer(reason, text, step, is_trouble=True)

@@ -38,6 +38,7 @@ def test_problems_are_shown_first_and_a_good_key_is_none(desk: Desk):
     desk.pass_time(539)
     found = visitor.get().html
     assert "x:dead" in found.partition("<h2>Dead holders")[2]
+    assert '<span class="badge dead">dead</span>' in found
     assert "Long waits" not in found
     desk.pass_time(1.1)
     dead, _, long = visitor.get().html.partition("<h2>Long waits")
