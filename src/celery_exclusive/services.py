@@ -108,9 +108,6 @@ class Services:
             offer=settings.exclusive_offer,
             tombstone_ttl=tombstone_ttl(self.app.conf),
         )
-        is_own = settings.exclusive_fast and "own protocol" in working_parts()
-        if not is_own and (use_driver := getattr(store, "use_driver", None)):
-            use_driver()
         return cast("Store", PublishingStore(store, self))
 
     @property

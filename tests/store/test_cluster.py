@@ -17,6 +17,7 @@ import pytest
 from celery.utils.functional import noop
 from redis import exceptions
 from redis.cluster import RedisCluster as ClientOfRedisPy
+from redis.connection import AbstractConnection
 from redis.crc import key_slot
 
 from celery_exclusive.core.operations import (
@@ -32,7 +33,6 @@ from celery_exclusive.core.operations import (
 from celery_exclusive.core.records import SECOND
 from celery_exclusive.errors import NotDone, StoreUnavailable
 from celery_exclusive.stores.base import open_store
-from celery_exclusive.stores.redis import protocol
 from celery_exclusive.stores.redis.apply import words_of
 from celery_exclusive.stores.redis.cluster import BUCKETS, ClusterStore, bucket_of
 from celery_exclusive.stores.redis.node import Node
@@ -115,16 +115,16 @@ def trips(monkeypatch: pytest.MonkeyPatch) -> Counter[str]:
 @pytest.fixture
 def lose_the_next_reply(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[..., None]]:
     """Let a node do what it is asked, and its connection be lost before the answer is read; call `then`."""
-    read_all, due = protocol.read_all, list[Callable[[], object]]()
+    read, due = AbstractConnection.read_response, list[Callable[[], object]]()
 
-    def lose(*connection: Any) -> list[Any]:
-        answers = read_all(*connection)
+    def lose(*args: Any, **kwargs: Any) -> Any:
+        answer = read(*args, **kwargs)
         if due:
             due.pop()()
             raise exceptions.ConnectionError("Connection closed by server.")
-        return answers
+        return answer
 
-    monkeypatch.setattr(protocol, "read_all", lose)
+    monkeypatch.setattr(AbstractConnection, "read_response", lose)
     yield lambda then=noop: due.append(then)
     assert not due, "no reply was lost"
 

@@ -40,12 +40,10 @@ from tests.store.threads import threads_hold_a_key_one_at_a_time
 StartRedis = Callable[..., RedisServer]
 
 
-@pytest.fixture(params=["socket", "driver"])
-def store(redis_url: str, request: pytest.FixtureRequest) -> Iterator[RedisStore]:
+@pytest.fixture
+def store(redis_url: str) -> Iterator[RedisStore]:
     opened = open_store(redis_url)
     assert isinstance(opened, RedisStore)
-    if request.param == "driver":
-        opened.use_driver()
     yield opened
     opened.close()
 
@@ -385,13 +383,10 @@ def test_a_deadline_holds_for_the_request_that_was_begun_and_for_no_later_one(st
     assert begun._sock.gettimeout() == store._client.timeout > 1
 
 
-@pytest.mark.parametrize("way", ["socket", "driver"])
 def test_a_store_that_stands_still_is_asked_no_longer_than_the_deadline(
-    redis_url: str, redis_server: RedisServer, way: str
+    redis_url: str, redis_server: RedisServer
 ) -> None:
     store: Any = open_store(f"{redis_url}?socket_timeout=900")
-    if way == "driver":
-        store.use_driver()
     granted = store.apply("key", alone("a")).answer
     redis_server.pause()
     try:
@@ -433,8 +428,7 @@ def test_an_interrupted_call_leaves_no_answer_for_the_next(
     "A server that still loads its data grants nothing on a connection whose witness was not heard",
     broke="red before: granted on the connection that had said LOADING to the witness",
 )
-@pytest.mark.parametrize("way", ["socket", "driver"])
-def test_a_server_that_is_loading_at_the_greeting_is_asked_for_nothing(way: str) -> None:
+def test_a_server_that_is_loading_at_the_greeting_is_asked_for_nothing() -> None:
     asked = list[bytes]()
 
     class Loading(StreamRequestHandler):
@@ -455,8 +449,6 @@ def test_a_server_that_is_loading_at_the_greeting_is_asked_for_nothing(way: str)
         try:
             with closing(open_store(f"redis://127.0.0.1:{server.server_address[1]}/0")) as store:
                 assert isinstance(store, RedisStore)
-                if way == "driver":
-                    store.use_driver()
                 with pytest.raises(StoreUnavailable, match="LOADING"):
                     store.apply("key", Acquire("a", "token", LIFE))
         finally:

@@ -8,8 +8,6 @@ from typing import Any, Final
 
 socket_of: Final = attrgetter("_sock")
 """Return the socket of an open connection of PyMySQL or redis-py."""
-error_of: Final = attrgetter("_parser.parse_error")
-"""Return the function of redis-py that makes the exception of an error that the server has replied."""
 
 
 def open_blocks(connection: Any) -> Sequence[Any]:

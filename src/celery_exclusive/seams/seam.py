@@ -5,9 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Final, Literal
 
-Part = Literal[
-    "relay", "slots", "kept client", "one call", "head of the queue", "own protocol", "signals", "TLS"
-]
+Part = Literal["relay", "slots", "kept client", "one call", "head of the queue", "signals", "TLS"]
 """A part of this library that only makes things faster, and that can be switched off."""
 
 PARTS: Final[dict[Part, str]] = {
@@ -16,7 +14,6 @@ PARTS: Final[dict[Part, str]] = {
     "kept client": "keeping one client of redis-py for each channel",
     "one call": "acquiring a unique key in the call that pushes the message",
     "head of the queue": "publishing to the head of a queue",
-    "own protocol": "writing and reading the Redis protocol without redis-py",
     "signals": "setting a signal handler without conversions",
     "TLS": "sharing a TLS context between connections",
 }

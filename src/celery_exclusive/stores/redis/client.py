@@ -84,7 +84,6 @@ class Client:
 
     def __init__(self, to: Address, witness: Witness | None = None) -> None:
         self._witness, self._address = witness, to
-        self.use_protocol: Callable[[Connection], object] = protocol.use_socket
         self.url = self._address.shown
         self.replicas = self._address.replicas
         self.timeout = float(self._address.options["socket_timeout"] or 0)
@@ -280,7 +279,7 @@ class Client:
         connection.is_witnessed = True
         try:
             connection.connect()
-            self.use_protocol(connection)
+            protocol.prepare(connection)
         except _REFUSALS:
             raise
         except (exceptions.RedisError, OSError, UnicodeError) as error:  # UnicodeError: not a host name

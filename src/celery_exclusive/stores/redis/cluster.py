@@ -72,10 +72,6 @@ class ClusterStore:
         self._keys = f"{literal(prefix)}2:{{*}}:l:"
         self.buckets = [RedisStore(url, witness=it, client=self._nodes, **times) for it in witnesses]
 
-    def use_driver(self) -> None:
-        """Let redis-py read and write on new connections."""
-        self._nodes.use_driver()
-
     def apply(self, key: str, operation: KeyOperation) -> Reply:
         number = bucket_of(key)
         if isinstance(operation, Acquire) and operation.promoted:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import random
 import time
 from collections import defaultdict
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from contextlib import suppress
 from typing import Any
 
@@ -19,7 +19,7 @@ from redis.cluster import parse_cluster_slots
 from celery_exclusive.errors import StoreUnavailable
 from celery_exclusive.stores.redis.address import Place, parse_cluster
 from celery_exclusive.stores.redis.node import Call, Node, script_call
-from celery_exclusive.stores.redis.protocol import Command, use_driver, use_socket
+from celery_exclusive.stores.redis.protocol import Command
 from celery_exclusive.stores.redis.scripts import Script
 from celery_exclusive.stores.redis.witness import Witness
 from celery_exclusive.system.deadline import at_most, deadline
@@ -50,15 +50,8 @@ class Nodes:
         self._first, self._start = start[0], [node.host_and_port for node in start]
         self._owners: dict[int, Place] | None = None
         self._nodes = dict[Place, Node]()
-        self._use_protocol: Callable[[Any], object] = use_socket
         for place in self._start:
             self._node(place)
-
-    def use_driver(self) -> None:
-        """Let redis-py read and write on new connections."""
-        self._use_protocol = use_driver
-        for node in list(self._nodes.values()):
-            node.use_protocol = use_driver
 
     def run(self, script: Script, base: str, *arguments: object, again: Command = (), **_: object) -> Any:
         """Run a script on the node of its base."""
@@ -178,7 +171,6 @@ class Nodes:
         node = self._nodes.get(place)
         if node is None:
             made = Node(self._first.of_node(*place), self.url, self._witnesses)
-            made.use_protocol = self._use_protocol
             node = self._nodes.setdefault(place, made)
         return node
 

@@ -113,11 +113,6 @@ class RedisStore:
         self.clock: Callable[[], int | str] = _clock_of_the_server
         self._settings = f"{offer} {tombstone_ttl} "
 
-    def use_driver(self) -> None:
-        """Let redis-py read and write on new connections."""
-        if isinstance(self._client, Client):
-            self._client.use_protocol = protocol.use_driver
-
     def connect(self, url: str) -> Client:
         return Client(address.parse(url), self._witness)
 
