@@ -64,7 +64,6 @@ def test_a_task_promoted_several_times_since_its_queue_was_slow_runs_once(
 @pytest.mark.promise(
     "`control terminate` and `inspect query_task` find the task that runs, though copies of its message came "
     "to its worker and ended",
-    name="commands find the run",
     broke="red before: tasks unknown, and the body ran on",
 )
 @pytest.mark.parametrize("when", ["before", "while"])
