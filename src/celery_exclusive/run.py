@@ -48,9 +48,9 @@ class Run:
     * `outer`: the run whose body called `apply()`. `unique`: the unique lease that the end of the body
       releases.
     * `end`: the budget of store calls between the end of the body and its report.
-    * `leave_lock`: with `keep_on_retry`, leaves the lease of its lock to the retry with this claim id, which
-      holds it for this time in microseconds while it is queued. It returns whether the retry may hold the
-      lease. `has_retried`: that retry was published.
+    * `hand_over_lock`: with `keep_on_retry`, hands the lease of its lock over to the retry with this claim
+      id, which holds it for this time in microseconds while it is queued. It returns whether the retry may
+      hold the lease. `has_retried`: that retry was published.
     * `pending_outcomes`: the outcomes that receivers get when the body begins, or at the end of the run.
     """
 
@@ -65,7 +65,7 @@ class Run:
     body_begun: bool = False
     body_over: bool = False
     end: Budget = field(default_factory=Budget)
-    leave_lock: Callable[[str, int], bool] | None = None
+    hand_over_lock: Callable[[str, int], bool] | None = None
     has_retried: bool = False
     pending_outcomes: tuple[LockOutcome, ...] = ()
     _pid: int = field(default_factory=getpid, repr=False, compare=False)

@@ -1,12 +1,23 @@
-"""The operations on its keys that end a delivery, in the child or in the main process."""
+"""The operations that end a delivery, in the child or in the main process, or hand its lock over."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import dataclass, replace
 
 from celery_exclusive.core.claim import WINDOW, Claim
 from celery_exclusive.core.delivery import Claims, Delivery
-from celery_exclusive.core.operations import Answer, Ending, Full, Held, Release, Remove, Requeue, Stale
+from celery_exclusive.core.operations import (
+    AcquireAlone,
+    Answer,
+    Ending,
+    Full,
+    Held,
+    Release,
+    Remove,
+    Requeue,
+    Stale,
+)
 
 
 def body_ended(delivery: Claims, *, will_be_redelivered: bool) -> Release | Requeue | None:
@@ -27,7 +38,8 @@ def run_ended(
     """Release all keys of a delivery that has ended.
 
     `done`: the message is over, and its result is stored. A message that will be redelivered keeps its unique
-    key. A run that holds its lock under the id of its retry, see `heir`, ends neither that id nor its copies.
+    key. A run that holds its lock under the id of its retry, see `HandOver`, ends neither that id nor its
+    copies.
     """
     ending: Ending = "done" if done else "open"
     if chance := delivery.last_chance:
@@ -71,3 +83,54 @@ def is_obsolete_copy(delivery: Delivery, answer: Answer) -> bool:
     is_retry = delivery.keeps_lock and not delivery.redelivered
     by = answer.by if isinstance(answer, (Held, Full)) and not is_retry else ()
     return answer == Stale() or delivery.id in [owner.id for owner in by]
+
+
+@dataclass(frozen=True, slots=True)
+class HandOver:
+    """A retry that is about to be published, and that holds the lock of its run while it is queued.
+
+    Before the retry is published, the lease passes to its id, and the run continues to hold it as `claim`. So
+    a retry that arrives before its run has ended finds that its own id runs, and comes again later. When the
+    run ends, it leaves the lease to the retry for `queued_ttl`, in microseconds. A run that dies before loses
+    the lease after its ordinary ttl.
+    """
+
+    lock: Claim
+    id: str
+    queued_ttl: int
+
+    @property
+    def claim(self) -> Claim:
+        """The claim of the run under the id of the retry."""
+        return replace(self.lock, id=self.id)
+
+    def begin(self) -> AcquireAlone:
+        """Return the request by which the lease of the run passes to the id of the retry."""
+        return self.claim.acquire_alone(self.lock.ttl, "running", inherits=self.lock)
+
+    def run_ended(
+        self, *, has_lease: bool, is_published: bool, done: bool
+    ) -> Iterator[Requeue | Release | Remove]:
+        """End the run. Its lease stays with the retry if that was published.
+
+        `has_lease`: the store has granted the lease to the id of the retry. Else the answer is lost, and the
+        run may hold it under either id. `done` is as in the function `run_ended`.
+        """
+        if has_lease and done:  # the retry replaces the message of the run, and all its copies
+            yield Remove(self.lock.id, "superseded")
+        if is_published:
+            yield Requeue(self.id, self.lock.token, self.queued_ttl)
+        else:
+            yield self.claim.release("open")
+        if not has_lease:
+            yield self.lock.release("done" if done else "open")
+
+
+def retry_ended(id: str, *, done: bool) -> Iterator[Remove | Release]:
+    """Release the lock that a run has left to its retry, which has not begun.
+
+    `done`: the retry will not begin. A run that has not ended yet finds that, and releases the lock.
+    """
+    if done:
+        yield Remove(id, "superseded")
+    yield Release(id, "", "open")

@@ -111,7 +111,7 @@ class Lease:
         """Mark the lease as released or lost, so that it is not restored from now on."""
         self.is_over = True
 
-    def pass_to(self, claim: Claim) -> None:
+    def hand_over_to(self, claim: Claim) -> None:
         """Continue under another claim to the same key, to which the store has passed the lease."""
         self._claim = claim
 

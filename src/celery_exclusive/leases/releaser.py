@@ -15,8 +15,7 @@ from celery.signals import worker_process_shutdown
 
 from celery_exclusive import notices
 from celery_exclusive.core.claim import PERIOD, WINDOW, publish_claim_id
-from celery_exclusive.core.endings import run_ended
-from celery_exclusive.core.heir import retry_ended
+from celery_exclusive.core.endings import retry_ended, run_ended
 from celery_exclusive.core.operations import KeyOperation, Release
 from celery_exclusive.errors import StoreUnavailable
 from celery_exclusive.leases.repeated_job import RepeatedJob
@@ -26,6 +25,8 @@ from celery_exclusive.system.forks import forks_wait
 from celery_exclusive.system.processes import is_gone
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
+
     from celery_exclusive.core.delivery import Claims
     from celery_exclusive.services import Services
 
@@ -37,6 +38,21 @@ _MOST = 100_000
 """The most pending releases; beyond that the oldest is dropped."""
 _FAREWELL = 8
 """Seconds for which a process that ends waits for the store."""
+
+
+def unique_releases(id: str, header: Header, *, done: bool) -> Iterator[tuple[str, KeyOperation]]:
+    """Yield what releases the unique key of a message that does not begin. `done`: nor a copy of it."""
+    if header.unique and header.unique[1] not in (PERIOD, WINDOW):
+        claim = header.claim_id(id)
+        for each in dict.fromkeys([claim, publish_claim_id(claim)] if done else [publish_claim_id(claim)]):
+            yield header.unique[0], Release(each, header.id, "done" if done else "open")
+
+
+def retry_releases(id: str, header: Header, *, done: bool) -> Iterator[tuple[str, KeyOperation]]:
+    """Yield what releases the lock that a run has left to this message, its retry, if it does not begin."""
+    if header.keeps_lock and header.exclusive:
+        for operation in retry_ended(publish_claim_id(header.claim_id(id)), done=done):
+            yield header.exclusive, operation
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -77,18 +93,14 @@ class Releaser:
     def add_message(self, id: str, header: Header) -> None:
         """Release the leases of this task's message, unless a delivery of it runs elsewhere."""
         self.add_retry(id, header)
-        if header.unique and header.unique[1] not in (PERIOD, WINDOW):
-            claim = publish_claim_id(header.claim_id(id))
-            self.add((header.unique[0], Release(claim, header.id, ending="open")))
+        self.add(*unique_releases(id, header, done=False))
 
     def add_retry(self, id: str, header: Header, *, done: bool = False) -> None:
         """Release the lock that a run has left to this message, its retry, if the retry has not begun.
 
         `done`: the retry has ended. If its run has not ended, the run releases the lock then.
         """
-        if header.keeps_lock and header.exclusive:
-            key, claim = header.exclusive, publish_claim_id(header.claim_id(id))
-            self.add(*((key, operation) for operation in retry_ended(claim, done=done)))
+        self.add(*retry_releases(id, header, done=done))
 
     def add_run(
         self, claims: Claims, *, done: bool = False, redelivered: bool, dying: int | None = None
@@ -102,6 +114,8 @@ class Releaser:
         Parameters:
             dying: a process that has to be gone first.
         """
+        if not operations:
+            return
         with forks_wait(), self._changes:
             if self._pid != os.getpid():  # a forked child cannot wait for its parent's children
                 self._pid, self._runs = os.getpid(), False

@@ -15,9 +15,8 @@ from celery.worker.strategy import proto1_to_proto2  # type: ignore[attr-defined
 from kombu import Message
 from kombu.serialization import prepare_accept_content
 
-from celery_exclusive.core.claim import PERIOD, WINDOW, publish_claim_id, task_id
-from celery_exclusive.core.heir import retry_ended
-from celery_exclusive.core.operations import KeyOperation, Release
+from celery_exclusive.core.claim import task_id
+from celery_exclusive.leases.releaser import retry_releases, unique_releases
 from celery_exclusive.messages.header import Header
 from celery_exclusive.messages.stored import StoredMessage
 from celery_exclusive.operate.results import stored_result
@@ -26,8 +25,6 @@ from celery_exclusive.run import Run, within
 from celery_exclusive.seams.celery_request import context_of
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
-
     from celery_exclusive.operate.saved import Saved
     from celery_exclusive.options.signing import Signer
     from celery_exclusive.services import Services
@@ -79,8 +76,10 @@ def end_as_revoked(services: Services, saved: Saved, reason: str) -> str:
         services.app.backend.mark_as_revoked(id, reason)
         header = header or _unverified_header(saved)
         problem = f"task {id}: its message cannot be read ({error}): its result alone was stored"
-    for key, operation in _releases(id, header) if header else ():
-        services.store.apply(key, operation)
+    if header:
+        for releases in (unique_releases, retry_releases):
+            for key, operation in releases(id, header, done=True):
+                services.store.apply(key, operation)
     return problem
 
 
@@ -125,14 +124,3 @@ def _received(services: Services, stored: StoredMessage) -> Any:
         return Request(message, app=app, task=task, body=body, headers=headers, decoded=decoded, utc=utc)
     except Exception as error:
         raise Damaged(f"{type(error).__name__}: {error}") from error
-
-
-def _releases(id: str, header: Header) -> Iterator[tuple[str, KeyOperation]]:
-    """Yield the operations that release the leases of a message that does not begin."""
-    claim = header.claim_id(id)
-    if header.unique and header.unique[1] not in (PERIOD, WINDOW):
-        for each in dict.fromkeys((claim, publish_claim_id(claim))):
-            yield header.unique[0], Release(each, header.id)
-    if header.keeps_lock and header.exclusive:
-        for operation in retry_ended(publish_claim_id(claim), done=True):
-            yield header.exclusive, operation

@@ -152,10 +152,10 @@ class Message:
         Returns the run, if the message may have the lease from now on.
         """
         run = self.origin.run
-        leave_lock = run.leave_lock if run and self.origin.is_retry else None
-        if not (run and leave_lock and run.lease and run.lease.key == header.exclusive):
+        hand_over_lock = run.hand_over_lock if run and self.origin.is_retry else None
+        if not (run and hand_over_lock and run.lease and run.lease.key == header.exclusive):
             return None
-        header.keeps_lock = leave_lock(
+        header.keeps_lock = hand_over_lock(
             header.claim_id(self.id), self.queued_ttl(self.services.queued_ttl(None))
         )
         return run if header.keeps_lock else None

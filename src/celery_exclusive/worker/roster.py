@@ -56,7 +56,7 @@ class Slot:
         """Note that the run holds these leases, and no others: only they are restored from now on."""
         self.held = claims
 
-    def pass_lock(self, claim: Claim) -> None:
+    def hand_over(self, claim: Claim) -> None:
         """Note that the run holds its lock under this claim from now on."""
         others = [other for other in self.held if other != self.claims.exclusive]
         self.claims = replace(self.claims, exclusive=claim)

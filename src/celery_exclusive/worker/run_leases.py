@@ -11,8 +11,7 @@ from celery.utils.functional import noop
 
 from celery_exclusive import notices, outcomes
 from celery_exclusive.core.claim import WINDOW
-from celery_exclusive.core.endings import body_ended, leave_no_copy
-from celery_exclusive.core.heir import Heir
+from celery_exclusive.core.endings import HandOver, body_ended, leave_no_copy
 from celery_exclusive.core.operations import Applied, Granted, Release, Remove, Requeue
 from celery_exclusive.core.records import SECOND
 from celery_exclusive.errors import StoreError
@@ -36,9 +35,9 @@ if TYPE_CHECKING:
 class RunLeases:
     """Notes the leases that a run is granted, and releases them: its unique key when the body has ended.
 
-    `is_uncertain`: a request without an answer may have released the unique key. `heir`: the retry to which
-    the run leaves its lock. `is_inherited`: the run holds the lock under the id of the heir. `is_told`:
-    receivers were told that the body begins.
+    `is_uncertain`: a request without an answer may have released the unique key. `hand_over`: to the retry
+    that gets the lock of the run. `is_handed_over`: the run holds the lock under the id of that retry.
+    `is_told`: receivers were told that the body begins.
     """
 
     worker: WorkerContext
@@ -47,8 +46,8 @@ class RunLeases:
     task: str
     run: Run
     is_uncertain: bool = False
-    heir: Heir | None = None
-    is_inherited: bool = False
+    hand_over: HandOver | None = None
+    is_handed_over: bool = False
     is_told: bool = False
 
     def __post_init__(self) -> None:
@@ -65,7 +64,7 @@ class RunLeases:
             held.append(exclusive)
             self.run.lease = self._lease(exclusive, outcome.fence, asked_at)
             if option and option.keep_on_retry:
-                self.run.leave_lock = self.leave_lock
+                self.run.hand_over_lock = self.hand_over_lock
         if unique:
             unique.may_hold = outcome.may_hold_unique
             if outcome.may_hold_unique:
@@ -109,34 +108,34 @@ class RunLeases:
             elif will_be_redelivered:
                 self._log_if_lost(unique, answer)
 
-    def leave_lock(self, id: str, queued_ttl: int) -> bool:
+    def hand_over_lock(self, id: str, queued_ttl: int) -> bool:
         """Leave the lock to a retry that is about to be published; return whether the retry may hold it.
 
         The run holds the lease until its end, from now on under the id of the retry.
         """
         lock, lease, held = self.delivery.exclusive, self.run.lease, self.slot.held
-        if lock is None or lease is None or self.heir:
+        if lock is None or lease is None or self.hand_over:
             return False
-        self.heir = heir = Heir(lock, id, queued_ttl)
+        self.hand_over = hand_over = HandOver(lock, id, queued_ttl)
         self.slot.hold(*[claim for claim in held if claim != lock])  # it would be restored beside the other
         attempts, store = Attempts(2), self.worker.services.store
         try:
             with deadline(self.run.end.left):
-                answer = attempts.make(partial(store.apply, lock.key, heir.inherit())).answer
+                answer = attempts.make(partial(store.apply, lock.key, hand_over.begin())).answer
         except StoreError as error:
             outcomes.lock_not_left(self._subject(lock), error)
             answer = None
-        self.is_inherited = isinstance(answer, Granted)
-        if self.is_inherited:
-            self.slot.pass_lock(heir.claim)
-            lease.pass_to(heir.claim)
+        self.is_handed_over = isinstance(answer, Granted)
+        if self.is_handed_over:
+            self.slot.hand_over(hand_over.claim)
+            lease.hand_over_to(hand_over.claim)
         else:
             self.slot.hold(*held)
-        if answer is not None and not self.is_inherited:  # the run has lost its lease
-            self.heir = None
+        if answer is not None and not self.is_handed_over:  # the run has lost its lease
+            self.hand_over = None
         if attempts.interruption:
             raise attempts.interruption
-        return self.heir is not None
+        return self.hand_over is not None
 
     def release(self, outcome: Admission | None, *, done: bool) -> None:
         """Release the leases at the end of an execution. Never raises after successful work.
@@ -148,7 +147,7 @@ class RunLeases:
             self._release(outcome, done=done)
         finally:
             # Else they would keep the run and its message until Python finds the cycle.
-            self.run.leave_lock = None
+            self.run.hand_over_lock = None
             if self.run.unique:
                 self.run.unique.end = noop
 
@@ -206,10 +205,10 @@ class RunLeases:
 
     def _releases(self, lock: Claim, *, done: bool) -> Iterable[Requeue | Release | Remove]:
         """Return the requests that end the lease of the lock, or leave it to the retry of this run."""
-        if not self.heir:
+        if not self.hand_over:
             return [lock.release("done" if done else "open")]
         is_published = self.run.has_retried
-        return self.heir.run_ended(has_lease=self.is_inherited, is_published=is_published, done=done)
+        return self.hand_over.run_ended(has_lease=self.is_handed_over, is_published=is_published, done=done)
 
     def _release_unique_key(self, claimed: UniqueClaim) -> None:
         """Release the leases of this delivery and of its publish, which holds the key until a body begins."""
@@ -263,7 +262,7 @@ class RunLeases:
         keeps its unique key, and the lock that its run has left to it.
         """
         services, delivery, lock = self.worker.services, self.delivery.at_present(), self.delivery.exclusive
-        if lock and self.heir:
+        if lock and self.hand_over:
             services.releaser.add(*((lock.key, release) for release in self._releases(lock, done=done)))
         if lock and redelivered and delivery.keeps_lock:
             requeue = Requeue(lock.id, lock.token, services.queued_ttl(None))

@@ -32,7 +32,7 @@ def body(model: Model, world: World, slot: Slot) -> Iterator[Move]:
             yield Move(f"{label}, and its message is to come again", after, False)
     for how, budget in _PUBLICATIONS.items():
         if world.may(budget):
-            keeps = how == "retry" and model.setting.keeps and slot.has_lock and not slot.heir
+            keeps = how == "retry" and model.setting.keeps and slot.has_lock and not slot.hand_over
             phase: Phase = "keep" if keeps else "publish"
             publishes = slot._replace(phase=phase, next=(how, _next(world, slot, how)))
             yield Move(f"{slot.id} is to publish: {how}", world.spend(budget).put(slot, publishes), False)
@@ -90,14 +90,14 @@ def over(model: Model, world: World, slot: Slot) -> Iterator[Move]:
 
 
 def keep(model: Model, world: World, slot: Slot) -> Iterator[Move]:
-    """Leave the lock to a retry: `worker.run_leases.RunLeases.leave_lock`."""
+    """Leave the lock to a retry: `worker.run_leases.RunLeases.hand_over_lock`."""
     assert slot.next
     message = slot.next[1]._replace(keeps_lock=True)
-    leaves = slot._replace(phase="publish", next=("retry", message), heir=message.id)
-    after, answer, wakes = model.ask(world, LOCK, model.plans.heir(leaves).inherit())
+    leaves = slot._replace(phase="publish", next=("retry", message), hand_over=message.id)
+    after, answer, wakes = model.ask(world, LOCK, model.plans.hand_over(leaves).begin())
     left, label = after.send(*wakes), f"{slot.id} leaves its lock to {message.id}: {shown(answer)}"
     if isinstance(answer, Granted):
-        yield Move(label, left.put(slot, leaves._replace(is_inherited=True)))
+        yield Move(label, left.put(slot, leaves._replace(is_handed_over=True)))
     else:
         yield Move(label, left.put(slot, slot._replace(phase="publish")))
     if world.may("lost_replies"):
@@ -176,7 +176,7 @@ def _sent(world: World, slot: Slot, *, holds: bool | None = None) -> World:
     assert slot.next
     message = slot.next[1]
     world = sent(world, message, holds=slot.next_holds if holds is None else holds)
-    return world.mark(message.id, keeps_lock=slot.is_inherited and message.id == slot.heir)
+    return world.mark(message.id, keeps_lock=slot.is_handed_over and message.id == slot.hand_over)
 
 
 def _fails(model: Model, world: World, slot: Slot) -> World:
@@ -198,7 +198,7 @@ def _published(model: Model, world: World, slot: Slot, *, is_sent: bool = True) 
     """The run goes on: with its body, with the end of its body, or with its own end."""
     assert slot.next
     how, gone = slot.next[0], slot._replace(next=None, next_holds=False)
-    if is_sent and slot.next[1].id == slot.heir:
+    if is_sent and slot.next[1].id == slot.hand_over:
         gone = gone._replace(has_retried=True)
     if how == "step":
         return leaves(model, world.put(slot, gone), gone)
@@ -221,7 +221,7 @@ def leaves(model: Model, world: World, slot: Slot) -> World:
             has_copies = {place.id: True for place in key.line}  # but a kept message is none
             has_copies |= {lease.id: lease.waited for lease in key.leases}
             has_handed_over = world.fate(slot.id).has_handed_over
-            if slot.is_inherited or (has_copies.get(slot.id) and not has_handed_over):
+            if slot.is_handed_over or (has_copies.get(slot.id) and not has_handed_over):
                 world = world.mark(slot.id, is_closed=True)
     leaves = slot._replace(phase="leave", answers=())
     return world.put(slot, leaves if model.plans.leave(leaves) else left_by(slot))

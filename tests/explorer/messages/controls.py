@@ -13,7 +13,7 @@ from celery_exclusive.core.admission import Admission
 from celery_exclusive.core.call_steps import CallSteps
 from celery_exclusive.core.claim import LAST_CHANCE, task_id
 from celery_exclusive.core.delivery import Delivery
-from celery_exclusive.core.heir import Heir
+from celery_exclusive.core.endings import HandOver
 from celery_exclusive.core.operations import (
     Acquire,
     AcquireAlone,
@@ -245,13 +245,13 @@ def _offers_what_it_has_kept(state: Any, op: Release) -> Applied:
     return Applied(is_own)
 
 
-def _inherits_at_once(heir: Heir) -> AcquireAlone:
-    return heir.claim.acquire_alone(heir.queued_ttl, "again", inherits=heir.lock)
+def _inherits_at_once(hand_over: HandOver) -> AcquireAlone:
+    return hand_over.claim.acquire_alone(hand_over.queued_ttl, "again", inherits=hand_over.lock)
 
 
-def _releases_all(heir: Heir, **_: object) -> Iterator[Release]:
-    yield heir.claim.release("open")
-    yield heir.lock.release()
+def _releases_all(hand_over: HandOver, **_: object) -> Iterator[Release]:
+    yield hand_over.claim.release("open")
+    yield hand_over.lock.release()
 
 
 def _may_fail(delivery: Delivery, asked: Ask) -> Ask:
@@ -487,12 +487,12 @@ CONTROLS: Mapping[str, Control] = {
     "a retry has the lock of its run as soon as it is published": Control(
         setting("a kept lock", retries=1, **KEEPS),
         "runs beside a/1, whose retry it is",
-        ((Heir, "inherit", _inherits_at_once),),
+        ((HandOver, "begin", _inherits_at_once),),
     ),
     "a run releases the lock that it leaves to its retry": Control(
         setting("a kept lock until started", until="started", retries=1, **KEEPS),
         "runs between the attempts of a",
-        ((Heir, "run_ended", _releases_all),),
+        ((HandOver, "run_ended", _releases_all),),
     ),
     "a retry that has come early waits in line": Control(
         setting("a kept lock until started", until="started", retries=1, **KEEPS),

@@ -73,8 +73,9 @@ def _runs(model: Model, world: World, slot: Slot) -> bool:
 def excuse(world: World, slot: Slot) -> World:
     """Plain Celery may run this message again, and what it has may end by its time."""
     world = world.mark(slot.id, is_excused=True, is_closed=False)
-    if slot.heir and world.fate(slot.heir).is_sent:  # its lease is released, or expires: it waits in line
-        world = world.mark(slot.heir, keeps_lock=False)
+    # Its lease is released, or expires: it waits in line.
+    if slot.hand_over and world.fate(slot.hand_over).is_sent:
+        world = world.mark(slot.hand_over, keeps_lock=False)
     return world.mark(slot.next[1].id, is_excused=True, is_owed=False) if slot.next else world
 
 

@@ -130,9 +130,9 @@ class Model:
         if fate.is_closed and is_known:
             raise Violation(f"{slot.id} runs again, though it has finished")
         for other in world.slots:
-            if other.heir == slot.id and other.phase in _RUNNING and not other.is_paused:
+            if other.hand_over == slot.id and other.phase in _RUNNING and not other.is_paused:
                 is_lost = world.fate(other.id).is_excused
-                if other.is_inherited and not is_lost:
+                if other.is_handed_over and not is_lost:
                     raise Violation(f"{slot.id} runs beside {other.id}, whose retry it is")
         for id, other_fate in world.fates:
             if task_id(id) != slot.copy.message.task and other_fate.keeps_lock and not other_fate.is_excused:

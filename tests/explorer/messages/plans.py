@@ -9,7 +9,7 @@ from celery_exclusive.core import admission, endings, publishing
 from celery_exclusive.core.admission import Admission, Policy
 from celery_exclusive.core.claim import FINISHED, LAST_CHANCE, Claim, UniqueClaim
 from celery_exclusive.core.delivery import Delivery
-from celery_exclusive.core.heir import Heir, retry_ended
+from celery_exclusive.core.endings import HandOver, retry_ended
 from celery_exclusive.core.operations import AcquireAlone, Release, Remove, Requeue
 from celery_exclusive.core.plan import Ask, Plan
 from celery_exclusive.core.publishing import Call, Kind, Sending
@@ -56,9 +56,9 @@ class Plans:
         """The requests of the body's process at the end of a run: `worker.run_leases.RunLeases.release`."""
         delivery = self.delivery(slot)
         asked: list[tuple[str, Release | Requeue | Remove]] = []
-        if slot.heir:
-            ended = self.heir(slot).run_ended(
-                has_lease=slot.is_inherited, is_published=slot.has_retried, done=slot.is_done
+        if slot.hand_over:
+            ended = self.hand_over(slot).run_ended(
+                has_lease=slot.is_handed_over, is_published=slot.has_retried, done=slot.is_done
             )
             asked += [(LOCK, operation) for operation in ended]
         elif delivery.exclusive and (slot.has_lock or slot.has_body or slot.ends_wait):
@@ -78,7 +78,7 @@ class Plans:
         token = str(slot.token)
         exclusive = unique = None
         if self.setting.exclusive and not message.duplicate_of:
-            exclusive = Claim(LOCK, slot.heir if slot.is_inherited else message.id, token, TTL)
+            exclusive = Claim(LOCK, slot.hand_over if slot.is_handed_over else message.id, token, TTL)
         if not message.duplicate_of:
             claim = Claim(message.key, message.id, token, TTL)
             unique = UniqueClaim(claim, self.setting.until, QUEUED_TTL, message.is_acquired)
@@ -107,9 +107,9 @@ class Plans:
         """Whether the store has counted so many deaths; a message of the broker does not know of them."""
         return self.setting.last_chances and slot.copy.promoted is not None
 
-    def heir(self, slot: Slot) -> Heir:
+    def hand_over(self, slot: Slot) -> HandOver:
         """The retry to which this run leaves its lock."""
-        return Heir(Claim(LOCK, slot.id, str(slot.token), TTL), slot.heir, QUEUED_TTL)
+        return HandOver(Claim(LOCK, slot.id, str(slot.token), TTL), slot.hand_over, QUEUED_TTL)
 
     def call(self, caller: Caller) -> Call:
         """The call of a process that runs no task."""

@@ -105,8 +105,9 @@ class Slot(NamedTuple):
     `holds`, `has_lock`: its end has to release the unique key, the lock. `has_body`: its body was admitted.
     `ends_wait`: it ends without its body, since its wait is over.
     `next` is what it publishes, and `next_holds` that this may hold its key. Unless it
-    `is_done`, its message comes again. `heir` is the id of the retry to which it leaves its lock, under which
-    it holds the lock if it `is_inherited`; `has_retried`: that was sent. `is_discarded`: it was revoked.
+    `is_done`, its message comes again. `hand_over` is the id of the retry to which it leaves its lock, and
+    under which it holds the lock if it `is_handed_over`; `has_retried`: that was sent. `is_discarded`: it was
+    revoked.
     `forgotten` are the keys that the store has forgotten.
     """
 
@@ -126,8 +127,8 @@ class Slot(NamedTuple):
     next: tuple[Publication, Message] | None = None
     next_holds: bool = False
     is_done: bool = True
-    heir: str = ""
-    is_inherited: bool = False
+    hand_over: str = ""
+    is_handed_over: bool = False
     has_retried: bool = False
     is_discarded: bool = False
     forgotten: tuple[str, ...] = ()
@@ -144,7 +145,7 @@ class Slot(NamedTuple):
     def given_up(self) -> Slot:
         """Return this delivery after its execution, while its worker owes the leases that it may have."""
         given_up = Slot(self.copy, self.token, "owed", is_acked=self.is_acked, is_done=self.is_done)
-        return given_up._replace(heir=self.heir, is_inherited=self.is_inherited)
+        return given_up._replace(hand_over=self.hand_over, is_handed_over=self.is_handed_over)
 
     def with_tokens(self, tokens: dict[int, int]) -> Slot:
         answers = tuple(_renamed(answer, tokens) for answer in self.answers)

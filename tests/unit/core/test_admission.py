@@ -10,7 +10,7 @@ import pytest
 from celery_exclusive.core.admission import Admission, Policy, admit
 from celery_exclusive.core.claim import LAST_CHANCE, Claim, UniqueClaim
 from celery_exclusive.core.delivery import Delivery
-from celery_exclusive.core.heir import Heir
+from celery_exclusive.core.endings import HandOver
 from celery_exclusive.core.operations import Acquire, Answer, Drop, Granted, Held, Parked
 from celery_exclusive.core.plan import Ask, Plan, run_plan
 from celery_exclusive.core.records import SECOND
@@ -340,8 +340,8 @@ def test_a_redelivered_message_replaces_the_one_that_an_earlier_delivery_has_par
 def test_a_copy_does_not_call_a_run_dead_that_holds_its_lock_under_the_id_of_its_retry():
     store, first = Store(), delivery("first")
     assert store.admit(first).kind == "run"
-    heir = Heir(first.exclusive, "a/2", QUEUED_TTL)  # type: ignore[arg-type]
-    assert isinstance(store.lock.ask(heir.inherit()), Granted)
+    hand_over = HandOver(first.exclusive, "a/2", QUEUED_TTL)  # type: ignore[arg-type]
+    assert isinstance(store.lock.ask(hand_over.begin()), Granted)
     assert store.admit(redelivered("second")).kind == "wait"
     assert [(lease.id, lease.phase) for lease in store.unique.document.holders] == [("a/1", "running")]
 
@@ -350,11 +350,11 @@ def test_a_copy_does_not_call_a_run_dead_that_holds_its_lock_under_the_id_of_its
 def test_a_retry_comes_later_until_its_run_has_ended_and_then_begins():
     store, first = Store(), delivery("first", unique=None)
     assert store.admit(first).kind == "run"
-    heir = Heir(first.exclusive, "a/2", QUEUED_TTL)  # type: ignore[arg-type]
-    store.lock.ask(heir.inherit())
+    hand_over = HandOver(first.exclusive, "a/2", QUEUED_TTL)  # type: ignore[arg-type]
+    store.lock.ask(hand_over.begin())
     retry = replace(delivery("retry", unique=None, keeps_lock=True, was_admitted=True), id="a/2")
     retry = replace(retry, exclusive=replace(first.exclusive, id="a/2", token="retry"))  # type: ignore[type-var]
     assert store.admit(retry).kind == "reschedule"
-    for operation in heir.run_ended(has_lease=True, is_published=True, done=True):
+    for operation in hand_over.run_ended(has_lease=True, is_published=True, done=True):
         store.lock.ask(operation)
     assert store.admit(retry).kind == "run"

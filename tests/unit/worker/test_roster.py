@@ -276,7 +276,7 @@ def test_the_main_process_sees_a_lock_that_a_run_leaves_to_its_retry(
     def act() -> None:
         slot = roster.begin(BOTH)
         slot.hold(X, U)
-        slot.pass_lock(of_retry)
+        slot.hand_over(of_retry)
 
     def seen() -> None:
         (slot,) = roster.runs()
