@@ -19,7 +19,6 @@ FASTER = {
     "_waiting": "choosing which waiting request gets a free process",
     "_create_client": "keeping one client of redis-py for each channel",
     "_inplace_augment_message": "publishing to the head of a queue",
-    "_sock": "writing and reading the Redis protocol without redis-py",
     "_put": "acquiring a unique key in the call that pushes the message",
 }
 CALL_TWICE = f"""
@@ -59,7 +58,7 @@ def test_a_worker_without_a_name_that_is_for_speed_warns_once_and_runs_its_line_
 
 
 @pytest.mark.proves("missing name for speed")
-@pytest.mark.parametrize("name", ["_create_client", "_put", "_q_for_pri", "_dirty", "_sock"])
+@pytest.mark.parametrize("name", ["_create_client", "_put", "_q_for_pri", "_dirty"])
 def test_a_publisher_without_a_name_that_is_for_speed_sends_a_unique_call_once(
     make_lab: Callable[..., Lab], name: str
 ) -> None:
@@ -76,15 +75,16 @@ def test_a_publisher_without_a_name_that_is_for_speed_sends_a_unique_call_once(
 @pytest.mark.parametrize(
     ("name", "purpose"),
     [
-        ("_basic_consume", "note the queue of a message"),
-        ("_announce_revoked", "release the leases of a revoked or expired task"),
+        ("Consumer._basic_consume", "note the queue of a message"),
+        ("Request._announce_revoked", "release the leases of a revoked or expired task"),
+        ("Connection._sock", "limit the time of a store call"),
     ],
 )
 def test_a_worker_without_a_name_that_a_promise_needs_does_not_start(
     make_lab: Callable[..., Lab], name: str, purpose: str
 ) -> None:
-    log = refused(make_lab(), **beside(name))
-    said_in_one_line(log, f"has no {'Consumer' if 'consume' in name else 'Request'}.{name}. ", purpose)
+    log = refused(make_lab(), **beside(name.partition(".")[2]))
+    said_in_one_line(log, f"has no {name}. ", purpose)
 
 
 @pytest.mark.proves("report of private names")
