@@ -11,6 +11,8 @@ from contextlib import ExitStack, closing, contextmanager
 from functools import partial
 from itertools import pairwise
 from pathlib import Path
+from socketserver import StreamRequestHandler, ThreadingTCPServer
+from threading import Thread
 from typing import Any
 
 import pytest
@@ -33,9 +35,10 @@ from celery_exclusive.core.operations import (
 from celery_exclusive.core.records import SECOND
 from celery_exclusive.errors import NotDone, StoreUnavailable
 from celery_exclusive.stores.base import open_store
+from celery_exclusive.stores.redis.address import parse
 from celery_exclusive.stores.redis.apply import words_of
 from celery_exclusive.stores.redis.cluster import BUCKETS, ClusterStore, bucket_of
-from celery_exclusive.stores.redis.node import Node
+from celery_exclusive.stores.redis.node import Call, Node
 from celery_exclusive.system.deadline import at_most, deadline
 from tests.cluster import RedisCluster, slot_of
 from tests.servers import RedisServer, wait_until
@@ -127,6 +130,32 @@ def lose_the_next_reply(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[..
     monkeypatch.setattr(AbstractConnection, "read_response", lose)
     yield lambda then=noop: due.append(then)
     assert not due, "no reply was lost"
+
+
+def test_a_node_that_is_loading_has_done_nothing() -> None:
+    class Loading(StreamRequestHandler):
+        def handle(self) -> None:
+            while head := self.rfile.readline():
+                words = [
+                    self.rfile.read(int(self.rfile.readline()[1:]) + 2)[:-2] for _ in range(int(head[1:]))
+                ]
+                self.wfile.write(b"-LOADING it loads\r\n" if words[0] == b"GET" else b"+OK\r\n")
+
+    with ThreadingTCPServer(("127.0.0.1", 0), Loading) as server:
+        serving = Thread(target=server.serve_forever, args=(0.01,))
+        serving.start()
+        try:
+            to = parse(f"redis://127.0.0.1:{server.server_address[1]}/0")
+            node, calls = Node(to, "cluster", {}), [Call(("GET", "a")), Call(("GET", "b"))]
+            node._greet = lambda _: node.heard.update(call.slot for call in calls)  # type: ignore[method-assign]
+            for _ in node.exchange(calls):
+                pass
+            node.close()
+        finally:
+            server.shutdown()
+            serving.join()
+    assert [type(call.error) for call in calls] == [exceptions.BusyLoadingError] * 2
+    assert [(call.is_open, call.is_repeated) for call in calls] == [(True, False)] * 2
 
 
 @pytest.mark.proves("cluster round trips")

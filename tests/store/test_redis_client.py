@@ -413,11 +413,11 @@ def test_an_interrupted_call_leaves_no_answer_for_the_next(
     store.apply("key", take("a"))
     (connection,) = store._client._idle
 
-    def interrupt(*_: object) -> None:
+    def interrupt(*_: object, **__: object) -> None:
         raise KeyboardInterrupt
 
     with monkeypatch.context() as patch:
-        patch.setattr(connection, "read_all", interrupt)
+        patch.setattr(connection, "read_response", interrupt)
         with pytest.raises(KeyboardInterrupt):
             store.apply("key", take("b"))
     assert store.inspect("key").waiting == 1

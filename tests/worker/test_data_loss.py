@@ -72,6 +72,9 @@ def test_running_bodies_keep_their_keys_and_their_ends_wake_the_next(
         events = watcher.wait_for("lock-data-lost", 2)
     assert sum(event["restored"] for event in events) == 4
     assert {event["hostname"] for event in events} == {worker.name for worker in workers}
+    kept = lab.app._celery_exclusive.store  # type: ignore[attr-defined]
+    records = lambda: [it for its in kept.workers().values() for it in its]  # noqa: E731
+    eventually(lambda: [bool(it.lost) for it in records()] == [True, True], "two records that tell of it")
     for worker in workers:
         line = worker.wait_for_log(FORGOT)
         assert ": ERROR/" in line

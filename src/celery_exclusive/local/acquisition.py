@@ -36,7 +36,7 @@ _SWEEPS: Final = 0.01
 _MINUTE: Final = 60 * SECOND
 
 _blocks: ContextVar[tuple[tuple[object, Lease], ...]] = ContextVar("celery_exclusive_lock_blocks", default=())
-"""The leases of the `with lock(...)` blocks around this code, with their strands: contexts are copied."""
+"""The leases of the `with lock(...)` blocks around this code, with their callers: contexts are copied."""
 if hasattr(os, "register_at_fork"):
     os.register_at_fork(after_in_child=partial(_blocks.set, ()))  # they are the parent's
 

@@ -28,11 +28,11 @@ class Holdings:
 
     def find(self) -> Acquisition | None:
         """Return the acquisition of the calling thread or context, or else the latest one."""
-        return next(iter(_own_first(self._held, _is_of_this_strand)), None)
+        return next(iter(_own_first(self._held, _is_of_this_caller)), None)
 
     def pop(self) -> Acquisition | None:
         """Remove and return the acquisition that `find` returns."""
-        return _pop(self._held, _is_of_this_strand)
+        return _pop(self._held, _is_of_this_caller)
 
     def pop_block(self) -> Acquisition | None:
         """Remove the block that ends here; return its acquisition. None: `release()` has ended it."""
@@ -44,7 +44,7 @@ class Holdings:
         return None
 
 
-def _is_of_this_strand(acquisition: Acquisition) -> bool:
+def _is_of_this_caller(acquisition: Acquisition) -> bool:
     return acquisition.caller == thread_and_task()
 
 

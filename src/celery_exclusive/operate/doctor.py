@@ -26,7 +26,7 @@ from celery_exclusive.operate.trial import try_lock
 from celery_exclusive.seams import probe
 from celery_exclusive.seams.seam import PARTS
 from celery_exclusive.stores.base import open_store
-from celery_exclusive.stores.epochs import began_at
+from celery_exclusive.stores.workers import FORGOTTEN_AFTER
 from celery_exclusive.worker import checks
 
 if TYPE_CHECKING:
@@ -35,8 +35,6 @@ if TYPE_CHECKING:
 _TRIPS: Final = 5
 _APART: Final = 2.0
 """Seconds by which the clocks of the store and of this host may differ: `expires` and `eta` mean a host's."""
-_YOUNGER: Final = 60
-"""Seconds by which the data have to be younger than a worker: the clocks of hosts differ."""
 _PERIODS: Final = 10
 """Periods of the reaper without a sweep after which no worker sweeps."""
 _NAMED: Final = 10
@@ -213,16 +211,14 @@ def _sweeps(services: Services) -> Iterator[Check]:
 
 
 def _data(services: Services) -> Iterator[Check]:
-    began = began_at(services.store.epoch())
-    older = [it for its in services.store.workers().values() for it in its if it.since + _YOUNGER < began]
-    if older:
-        ago = duration(max(time.time() - began, 0))
-        text = (
-            f"the store has lost its data {ago} ago, while {older[0]} ran: tasks that waited in line are lost"
-        )
+    workers = [it for its in services.store.workers().values() for it in its]
+    worker = max(workers, key=lambda it: it.lost, default=None)
+    if worker and (ago := time.time() - worker.lost) < FORGOTTEN_AFTER / SECOND:
+        text = f"{worker} noticed {duration(max(ago, 0))} ago that the store had lost its data"
+        text += ": tasks that waited are lost"
         yield Check("data", "warning", text, f"publish them again; see {docs_page('reference/outages')}")
     else:
-        yield Check("data", "ok", "the store has its data for as long as its workers run")
+        yield Check("data", "ok", "no worker has noticed in the last day that the store lost its data")
 
 
 def _owner(services: Services) -> Iterator[Check]:

@@ -18,7 +18,14 @@ from celery_exclusive.operate.consumers import ask_consumers, queue_of
 from celery_exclusive.operate.finding import busy_key, damaged_keys, key_of_name, keys_of_id
 from celery_exclusive.operate.patience import NoAnswer
 from celery_exclusive.operate.results import result_of
-from celery_exclusive.operate.states import KeyState, holder_of, key_state, key_states, waiting_task
+from celery_exclusive.operate.states import (
+    KeyState,
+    holder_of,
+    key_state,
+    key_states,
+    tasks_with_options,
+    waiting_task,
+)
 from celery_exclusive.options.key_text import own_key
 from celery_exclusive.stores.base import whole_line
 from celery_exclusive.task import LockHolder, WaitingTask, keys_of_call
@@ -245,7 +252,7 @@ def _not_known(services: Services, subject: str, silence: NoAnswer | None = None
     if silence:
         result = f"{silence}: it may have ended"
     listing = "" if store.capabilities.listing else ", which cannot list its keys: name the key instead"
-    close = closest(subject, services.app.tasks)
+    close = closest(subject, [task.name for task in tasks_with_options(services) if task.name != subject])
     other = f"there is no task {subject!r}: did you mean {close!r}? As an id, " if close else ""
     damaged = damaged_keys(store) if store.capabilities.listing else []
     unread = f". Lock {escaped(damaged[0])} has damaged data, which may name this task" if damaged else ""
@@ -257,8 +264,8 @@ def _not_known(services: Services, subject: str, silence: NoAnswer | None = None
         "early. Or its task has no options, other processes use another store or exclusive_prefix, or it has "
         "ended or was dropped, and its result has expired or was ignored"
     )
-    words = ("locks", "why", damaged[0]) if damaged else ("inspect", "query_task", subject)
-    if close:
-        words = ("locks", "why", close)
+    words = ("inspect", "query_task", subject)
+    if damaged or close:
+        words = ("locks", "why", damaged[0] if damaged else str(close))
     step = answers.EXAMINE if silence else answers.command(*words)
     return Answer(reason, text, step, is_trouble=True)

@@ -7,6 +7,7 @@ from bisect import bisect_left, insort
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from itertools import islice
+from secrets import token_hex
 from threading import Lock
 
 from celery_exclusive.core import claim
@@ -33,7 +34,6 @@ from celery_exclusive.stores.document_store import (
     living,
     page_of_line,
 )
-from celery_exclusive.stores.epochs import new_epoch
 from celery_exclusive.stores.workers import FORGOTTEN_AFTER, WorkerRecord, by_number
 
 
@@ -91,7 +91,7 @@ class _Memory:
     # Greenlets share it with the heartbeat's thread; none waits for anything else while it holds it.
     lock: Lock = field(default_factory=native("Lock"))
     keys: dict[str, _Key] = field(default_factory=dict)
-    epoch: str = field(default_factory=new_epoch)
+    epoch: str = field(default_factory=lambda: token_hex(8))
     fence: int = 0
     version: int = 0
     reaped: int = 0
@@ -287,4 +287,4 @@ class MemoryStore(DocumentStore):
         """Delete everything, like a server that loses its data."""
         with self._memory.lock:
             self._memory.keys.clear()
-            self._memory.epoch = new_epoch()
+            self._memory.epoch = token_hex(8)

@@ -43,6 +43,7 @@ class WorkerRecord:
         secrets: the fingerprints of its `exclusive_secret`, the first one signs; "-" for none.
         queues: the `digests` of the names of its queues.
         tasks: the `digests` of the names of its tasks that have keys of their own.
+        lost: when it last noticed that the store had lost its data, as `since`; 0: never.
     """
 
     number: int
@@ -56,6 +57,7 @@ class WorkerRecord:
     secrets: str = ""
     queues: str = ""
     tasks: str = ""
+    lost: int = 0
 
     def __str__(self) -> str:
         return f"{printable(self.nodename)} pid {self.pid}"

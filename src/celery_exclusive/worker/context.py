@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
+from weakref import ref
 
 from celery.worker import state
 
@@ -25,7 +26,8 @@ class WorkerContext:
     """The parts of a worker; it is made when the worker starts.
 
     The main process has the `heartbeat`, Celery's own worker object as `celery`, and the `mark` of the tokens
-    that it makes. Its children have the roster, and those that are forked the relay.
+    that it makes, and the requests that have `begun`, by their ids: copies of a message have one id. Its
+    children have the roster, and those that are forked the relay.
     """
 
     services: Services
@@ -34,6 +36,7 @@ class WorkerContext:
     relay: Relay | None = None
     celery: Any = None
     mark: str = NO_WORKER
+    begun: dict[str, list[ref[Any]]] = field(default_factory=dict)
     _pid: int = field(init=False, default_factory=os.getpid)
 
     @property

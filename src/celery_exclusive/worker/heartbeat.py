@@ -98,11 +98,18 @@ class Heartbeat:
             self._keeper.known = replace(self._keeper.known, at=0)
         if beat.has_lost_data:
             notices.data_lost(self.services, len(beat.restored))
+            self._note_loss()
         self.roster.see(self._keeper.known)
         self.broker = keep_namespace(self.services, self.broker, self._record)
         self.other_stores.report(self._keeper.known.epoch)
         if beat.locked:
             raise locked_out(self.services.store, beat.locked)
+
+    def _note_loss(self) -> None:
+        """Note in the record of the worker that the store has lost its data, for `locks doctor`."""
+        if self._record:
+            self.services.store.forget_worker(self._record)
+            self._record = replace(self._record, lost=int(time.time()))
 
     def _leases(self) -> list[_RunLease]:
         """Return the leases of all runs, and note the period that they need."""

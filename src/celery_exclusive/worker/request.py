@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from functools import cache, wraps
 from typing import TYPE_CHECKING, Any
+from weakref import ref
 
 from billiard.exceptions import Terminated, TimeLimitExceeded, WorkerLostError
 from celery.worker import state
@@ -14,7 +15,7 @@ from kombu.utils.imports import symbol_by_name
 from celery_exclusive.core.delivery import Claims
 from celery_exclusive.core.endings import is_obsolete_copy, lease_that_keeps_message
 from celery_exclusive.errors import StoreError
-from celery_exclusive.messages.header import DELIVERY, HEADER, read_header
+from celery_exclusive.messages.header import DELIVERY, read_header
 from celery_exclusive.run import Run, UniqueLease, within
 from celery_exclusive.seams.celery_request import RequestMixin as OfCelery
 from celery_exclusive.seams.celery_request import as_dict, child_of, was_revoked
@@ -61,19 +62,25 @@ class RequestMixin(OfCelery):
 
         Celery knows the newest, which may be a copy of an offer, and none when that has ended.
         """
-        fields = self._delivered.headers.get(HEADER)
-        is_offer = isinstance(fields, dict) and "promoted" in fields
-        may_be_copy = self._delivered.redelivered or is_offer
-        if not may_be_copy and state.requests.get(self.id) in (self, None):
+        begun = self._worker.begun.get(self.id, [])
+        if (first := next((found for it in begun if (found := it())), None)) is None:
             return
-        with suppress(RuntimeError):  # another thread of the pool has begun a task meanwhile
-            begun = [other for other in state.active_requests if other.id == self.id]
-            if begun:
-                state.requests[self.id] = min(begun, key=lambda request: request.time_start)
+        state.requests[self.id] = first
+        if all(it() is not first for it in begun):  # it has ended meanwhile, in another thread
+            state.requests.pop(self.id, None)
 
     def on_accepted(self, pid: int, time_accepted: float) -> None:
         super().on_accepted(pid, time_accepted)  # type: ignore[misc]
+        self._worker.begun.setdefault(self.id, []).append(ref(self))
         self.show_first()
+
+    def _note_end(self) -> None:
+        begun = self._worker.begun.get(self.id, [])
+        begun[:] = [it for it in begun if it() not in (self, None)]
+        if begun:
+            self.show_first()
+        else:
+            self._worker.begun.pop(self.id, None)
 
     def _read(self) -> Received | None:
         """Read the delivery. None: no options, or no key can be made; then its unique key is released."""
@@ -108,6 +115,8 @@ class RequestMixin(OfCelery):
             with self._at_its_end(delivery):
                 super().on_timeout(soft, timeout)  # type: ignore[misc]
         finally:
+            if not soft:
+                self._note_end()
             if self._worker.is_green:
                 self._release_later(delivery)
 
@@ -131,7 +140,7 @@ class RequestMixin(OfCelery):
             with self._at_its_end(claims):
                 super().on_failure(exc_info, send_failed_event=send_failed_event)  # type: ignore[misc]
         finally:
-            self.show_first()
+            self._note_end()
             self._release_later(claims, dying)
 
     def announce_revoked(self, announce: Callable[[], None], *, terminated: bool) -> None:
@@ -139,12 +148,13 @@ class RequestMixin(OfCelery):
         delivery = self._read()
         if not terminated and delivery and self._is_obsolete_copy(delivery):
             state.task_ready(self)
-            self.show_first()
+            self._note_end()
             self.acknowledge()
             self.note_revoked()
             return
         with self._at_its_end(delivery):
             announce()
+        self._note_end()
         is_reported_again = terminated and not self._has_ended
         if not is_reported_again:
             self._release_later(delivery)
@@ -206,8 +216,10 @@ def _noting_end(on_success: Any) -> Any:
     @wraps(on_success)
     def succeed(self: RequestMixin, *args: Any, **kwargs: Any) -> Any:
         self._has_ended = True
-        result = on_success(self, *args, **kwargs)
-        self.show_first()
+        try:
+            result = on_success(self, *args, **kwargs)
+        finally:
+            self._note_end()
         if was_revoked(self):  # a greenlet that was killed, maybe while it parked
             self._release_later(self._read())
         return result

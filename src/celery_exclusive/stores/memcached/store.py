@@ -8,6 +8,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from hashlib import blake2b
+from secrets import token_hex
 from typing import NamedTuple, TypeVar
 from urllib.parse import quote_from_bytes
 
@@ -35,7 +36,6 @@ from celery_exclusive.stores.base import (
 )
 from celery_exclusive.stores.damaged import Damaged, check_holders, check_numbers
 from celery_exclusive.stores.document_store import Change, DocumentStore, Loaded, snapshot
-from celery_exclusive.stores.epochs import new_epoch
 from celery_exclusive.stores.memcached.client import Answer, Client
 from celery_exclusive.stores.text import to_bytes, to_text
 
@@ -207,7 +207,7 @@ class MemcachedStore(DocumentStore):
                     )
                 return self._clock(clock), answers
             now = int(self._client.statistics()["time"])
-            text = b"%d %b" % (now + _LIFE, new_epoch().encode())
+            text = b"%d %b" % (now + _LIFE, token_hex(8).encode())
             self._client.ask([_set(self._item("clock"), text, _LIFE, now, "ME")])
         raise StoreUnavailable(f"store {self.url} does not keep what is written: give it more memory")
 

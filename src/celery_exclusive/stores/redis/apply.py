@@ -6,6 +6,7 @@ import re
 from collections.abc import Callable, Iterator
 from dataclasses import fields
 from operator import attrgetter
+from os import urandom
 from typing import Any, Final, get_args
 
 from celery_exclusive.core import operations
@@ -13,7 +14,6 @@ from celery_exclusive.core.key_state import waiting
 from celery_exclusive.core.operations import Answer, Applied, KeyOperation, Owner, Waiting
 from celery_exclusive.core.records import NEVER, Entry, OwnerPhase, State
 from celery_exclusive.stores.base import Cursor, Place, Reply, Wake
-from celery_exclusive.stores.epochs import new_epoch
 from celery_exclusive.stores.redis import scripts
 from celery_exclusive.stores.text import to_text
 
@@ -88,7 +88,7 @@ def words_of(key: str, operation: KeyOperation, now: int | str, settings: str) -
             elif value != default:
                 named += (name, value)
     head = values[: form.in_head] + form.blanks
-    return (now, form.verb, key, *head, settings + new_epoch(), *named)
+    return (now, form.verb, key, *head, settings + urandom(8).hex(), *named)
 
 
 _GIVES_UP, _IS_OVER = 1, 4

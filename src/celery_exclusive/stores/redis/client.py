@@ -7,11 +7,12 @@ from collections.abc import Callable, Mapping
 from typing import Any, NoReturn, Protocol
 
 from celery_exclusive.errors import LeaseUnconfirmed, NotDone, StoreUnavailable
+from celery_exclusive.seams.connections import socket_of
 from celery_exclusive.stores import hints
 from celery_exclusive.stores.idle import KEEP_ALIVE, Idle
-from celery_exclusive.stores.redis import address, next_steps, protocol
+from celery_exclusive.stores.redis import address, next_steps
 from celery_exclusive.stores.redis.address import Address
-from celery_exclusive.stores.redis.protocol import Command, pack
+from celery_exclusive.stores.redis.protocol import Command, pack, read_all
 from celery_exclusive.stores.redis.scripts import Script
 from celery_exclusive.stores.redis.witness import Witness
 from celery_exclusive.system.deadline import at_most
@@ -47,7 +48,6 @@ class Connection(Protocol):
     is_witnessed: bool
     limit: Callable[[float], object]
     send: Callable[[bytes], object]
-    read_all: Callable[[int], list[Any]]
 
     def connect(self) -> None: ...
     def disconnect(self) -> None: ...
@@ -117,7 +117,7 @@ class Client:
             return []
         try:
             connection.send(commands)
-            answers = connection.read_all(count)
+            answers = read_all(connection, count)
         except BaseException as error:
             connection.disconnect()
             if isinstance(error, (exceptions.TimeoutError, TimeoutError)):
@@ -234,7 +234,7 @@ class Client:
                 connection.limit(timeout)
             if command:
                 connection.send(pack(command))
-            (answer,) = connection.read_all(1)
+            (answer,) = read_all(connection, 1)
             if isinstance(answer, Exception):
                 raise answer
             if replicas:
@@ -279,7 +279,8 @@ class Client:
         connection.is_witnessed = True
         try:
             connection.connect()
-            protocol.prepare(connection)
+            its_socket = socket_of(connection)
+            connection.limit, connection.send = its_socket.settimeout, its_socket.sendall
         except _REFUSALS:
             raise
         except (exceptions.RedisError, OSError, UnicodeError) as error:  # UnicodeError: not a host name
@@ -299,7 +300,7 @@ class Client:
         """Do what a new connection begins with."""
         if self._witness:
             connection.send(pack(self._witness.statement()))
-            (answer,) = connection.read_all(1)
+            (answer,) = read_all(connection, 1)
             if isinstance(answer, Exception) and not isinstance(answer, exceptions.ResponseError):
                 raise answer  # LOADING: it would grant a lease unheard, if it has loaded its data by then
             connection.is_witnessed = self._witness.hear(answer)
@@ -308,7 +309,7 @@ class Client:
 def round_trip(connection: Connection, command: Command) -> Any:
     """Send a command and return its answer."""
     connection.send(pack(command))
-    (answer,) = connection.read_all(1)
+    (answer,) = read_all(connection, 1)
     if isinstance(answer, Exception):
         raise answer
     return answer

@@ -9,6 +9,7 @@ from contextlib import suppress
 from dataclasses import replace
 from hashlib import sha1
 from operator import itemgetter
+from os import urandom
 from typing import Any, Final
 from zlib import crc32
 
@@ -25,7 +26,6 @@ from celery_exclusive.stores.base import (
     Snapshot,
     Times,
 )
-from celery_exclusive.stores.epochs import began_at, new_epoch
 from celery_exclusive.stores.redis.address import Place
 from celery_exclusive.stores.redis.node import Call, script_call, slot_of
 from celery_exclusive.stores.redis.nodes import Nodes
@@ -257,7 +257,7 @@ class ClusterStore:
         if not all(marks):
             missing = [f"{base}epoch" for base, mark in zip(self._bases, marks, strict=True) if not mark]
             # Only these: a node that has its own may refuse all writes.
-            self._nodes.answers([Call(("SET", name, new_epoch(), "NX")) for name in missing])
+            self._nodes.answers([Call(("SET", name, urandom(8).hex(), "NX")) for name in missing])
             marks = self._ask_each("GET", "epoch")
         self._marks = [to_text(mark or b"") for mark in marks]
         return self._epoch
@@ -266,10 +266,7 @@ class ClusterStore:
     def _epoch(self) -> str:
         """The epoch of the store, made of the marks of all buckets; "" while a mark is unknown."""
         marks = list(self._marks)
-        if not all(marks):
-            return ""
-        newest = max(map(began_at, marks))
-        return f"{newest:08x}{sha1(' '.join(marks).encode(), usedforsecurity=False).hexdigest()[:8]}"
+        return sha1(" ".join(marks).encode(), usedforsecurity=False).hexdigest()[:16] if all(marks) else ""
 
     def check(self) -> list[str]:
         nodes = self._nodes.primaries()

@@ -13,7 +13,7 @@ from redis.crc import key_slot
 from celery_exclusive.stores.redis.address import Address, Place
 from celery_exclusive.stores.redis.client import CODES, Client, Connection, Repeated
 from celery_exclusive.stores.redis.next_steps import HINTS
-from celery_exclusive.stores.redis.protocol import Command, pack
+from celery_exclusive.stores.redis.protocol import Command, pack, read_all
 from celery_exclusive.stores.redis.scripts import Script
 from celery_exclusive.stores.redis.witness import Witness
 from celery_exclusive.stores.text import to_bytes
@@ -29,6 +29,8 @@ _PASSING = (
     exceptions.NoScriptError,
 )
 """Refusals of a node that has done nothing. This node, or another one, may do it soon."""
+_WORDS = (exceptions.BusyLoadingError, exceptions.AuthenticationError)
+"""Refusals that for redis-py are errors of the connection."""
 _MOVES = "its slot is on its way to another node: if that lasts, run redis-cli --cluster fix"
 _DOWN = "its slot has no primary now: a failover takes some seconds, else look at CLUSTER INFO and its log"
 
@@ -133,7 +135,14 @@ class Node(Client):
             connection.send(b"".join(map(pack, commands)))
             yield
             connection.limit(at_most(self.timeout))
-            answers = iter(connection.read_all(len(commands)))
+            answers = iter(read_all(connection, len(commands)))
+        except _WORDS as error:  # it has done nothing, and says so at each request
+            self.has_failed = connection is None
+            if connection:
+                connection.disconnect()
+            for call in calls:
+                call.note(error)
+            return
         except (exceptions.RedisError, OSError) as error:
             self.has_failed = True
             if connection:

@@ -5,7 +5,6 @@ from __future__ import annotations
 from typing import Any
 
 from celery_exclusive.errors import OptionError
-from celery_exclusive.seams.connections import socket_of
 from celery_exclusive.stores.text import to_bytes
 
 try:
@@ -18,18 +17,19 @@ except ImportError:
 Command = tuple[object, ...]
 
 
-def prepare(connection: Any) -> None:
-    """Let an open connection have a limit for each round trip, and read several replies."""
-    its_socket = socket_of(connection)
+def read_all(connection: Any, count: int) -> list[Any]:
+    """Read the replies to `count` requests. What the server refuses is a reply, and not raised.
 
-    def read_one() -> Any:
-        try:
-            return connection.read_response()
-        except exceptions.ResponseError as error:
-            return error
+    But LOADING and NOAUTH are raised: for redis-py they are errors of the connection, which ends.
+    """
+    return [_read(connection) for _ in range(count)]
 
-    connection.limit, connection.send = its_socket.settimeout, its_socket.sendall
-    connection.read_all = lambda count: [read_one() for _ in range(count)]
+
+def _read(connection: Any) -> Any:
+    try:
+        return connection.read_response()
+    except exceptions.ResponseError as error:
+        return error
 
 
 def pack(command: Command) -> bytes:

@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from functools import partial
 from itertools import islice
+from os import urandom
 from typing import Any
 
 from celery_exclusive.core.claim import task_id
@@ -34,7 +35,6 @@ from celery_exclusive.stores.base import (
     newer_version,
     older_version,
 )
-from celery_exclusive.stores.epochs import new_epoch
 from celery_exclusive.stores.redis import address, protocol, scripts
 from celery_exclusive.stores.redis.apply import (
     AGAIN,
@@ -194,7 +194,7 @@ class RedisStore:
         return self.read(self._client.run(*self.sweep(limit, every, recovers_until)))
 
     def sweep(self, limit: int, every: int, recovers_until: int) -> Run:
-        head = (self.clock(), "reap", "", "", "", "", self._settings + new_epoch())
+        head = (self.clock(), "reap", "", "", "", "", self._settings + urandom(8).hex())
         return APPLY, self._base, *head, "limit", limit, "every", every, "recovers_until", recovers_until
 
     def read(self, reply: Any) -> Reply:
@@ -404,7 +404,7 @@ class RedisStore:
         name = f"{self._base}epoch"
         epoch = self._client.ask("GET", name)
         if not epoch:
-            self._client.ask("SET", name, new_epoch(), "NX")
+            self._client.ask("SET", name, urandom(8).hex(), "NX")
             epoch = self._client.ask("GET", name)
         return to_text(epoch)
 

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import mmap
+from os import urandom
 from typing import Any
 
-from celery_exclusive.stores.epochs import new_epoch
 from celery_exclusive.stores.redis import scripts
 
 from redis import exceptions  # isort: skip - `protocol` has said what is missing
@@ -38,7 +38,7 @@ class Witness:
     def statement(self) -> tuple[object, ...]:
         """Return the command by which a new connection begins."""
         fence = self._fence[0]  # before the run: if another process hears of a new one now, it is too low
-        return ("EVAL", _SCRIPT.text, 1, self.base, self._run, fence, new_epoch())
+        return ("EVAL", _SCRIPT.text, 1, self.base, self._run, fence, urandom(8).hex())
 
     def hear(self, answer: Any) -> bool:
         """Learn from the answer which run of the server grants leases from now on.

@@ -8,6 +8,7 @@ from abc import abstractmethod
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import replace
+from secrets import token_hex
 from typing import Any, ClassVar, Literal, TypeVar
 from weakref import finalize
 
@@ -17,7 +18,6 @@ from celery_exclusive.core.operations import Acquire, AcquireAlone, Granted, Ope
 from celery_exclusive.errors import OptionError, StoreRefused, StoreUnavailable
 from celery_exclusive.stores.base import Reply, as_repeated
 from celery_exclusive.stores.document_store import CLOCK_MARGIN
-from celery_exclusive.stores.epochs import new_epoch
 from celery_exclusive.stores.idle import Idle
 from celery_exclusive.stores.sql import address, rows, statements, tables
 from celery_exclusive.stores.sql.rows import Found, Space
@@ -336,7 +336,7 @@ class ServerStore(SqlStore[ServerTransaction]):
         version, epoch = row
         tables.refuse_other(self.url, version)
         if epoch is None:
-            cursor.execute(statements.ADD_NAMESPACE, (namespace, new_epoch()))
+            cursor.execute(statements.ADD_NAMESPACE, (namespace, token_hex(8)))
 
     def _explained(self, error: Exception, hint: str = "") -> Exception:
         if isinstance(error, StoreUnavailable):

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import closing
 from pathlib import Path
+from secrets import token_hex
 
 from celery_exclusive.stores.base import older_version
-from celery_exclusive.stores.epochs import new_epoch
 from celery_exclusive.stores.sql.statements import ADD_NAMESPACE
 from celery_exclusive.stores.sql.tables import NAMES, TABLES, VERSION, Words, definitions
 from celery_exclusive.stores.sql.transaction import Cursor, Transaction
@@ -42,7 +42,7 @@ def create(cursor: Cursor, namespace: bytes) -> None:
     cursor.execute("BEGIN IMMEDIATE")
     for statement in statements():
         cursor.execute(statement)
-    cursor.execute(ADD_NAMESPACE, (namespace, new_epoch()))
+    cursor.execute(ADD_NAMESPACE, (namespace, token_hex(8)))
     cursor.execute("COMMIT")
 
 
