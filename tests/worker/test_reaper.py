@@ -93,7 +93,7 @@ def test_three_hundred_dead_holders_are_dealt_with_in_one_turn_of_the_reaper(
 def test_of_two_workers_one_sweeps_while_the_other_leaves_it_to_it(
     make_lab: Callable[..., Lab], settings: dict[str, Any]
 ) -> None:
-    lab = make_lab(exclusive_reap_period=1000, **settings)
+    lab = make_lab(exclusive_reap_period=1000, exclusive_offer=60, **settings)
     let_holders_die(lab, 150)
     services: Any = lab.app._celery_exclusive  # type: ignore[attr-defined]
     one, other = Reaper(services, noop), Reaper(services, noop)
