@@ -135,6 +135,7 @@ def test_a_request_that_is_repeated_when_its_message_has_run_sends_nothing(
         calling = pool.submit(call, lab, "a", **given)
         lab.journal.wait_for("end", tag="a")
         wait_until_idle(lab)
+        eventually(lambda: CONNECT in network.met, "the new connection")
         network.deliver()
         result = calling.result(60)
     assert result.outcome == "published"
@@ -157,6 +158,7 @@ def test_the_next_step_of_a_chain_whose_request_is_repeated_when_it_has_run_is_s
     network.withhold(CONNECT)
     lab.open("first")
     lab.journal.wait_for("end", tag="second")
+    eventually(lambda: CONNECT in network.met, "the new connection")
     network.deliver()
     wait_until_idle(lab)
     assert lab.journal.tags() == ["before", "first", "second"]
