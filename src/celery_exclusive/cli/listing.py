@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from unicodedata import east_asian_width
 
-from celery_exclusive.display import deaths, duration, escaped, printable
-from celery_exclusive.operate.answers import facts_of, named, renewed_text, worker_text
+from celery_exclusive.display import duration, escaped, printable
+from celery_exclusive.operate.answers import and_deaths, facts_of, named, renewed_text, worker_text
 from celery_exclusive.operate.states import KeyState
 from celery_exclusive.task import LockHolder, WaitingTask
 
@@ -51,7 +51,7 @@ def _holder(holder: LockHolder) -> str:
         phase = "dead"
         left = "its lease has expired: a worker that lives recovers its run"
     renewed = "" if holder.renewed is None else renewed_text(holder)
-    died = f"; {deaths(holder.deaths)}" * bool(holder.deaths)
+    died = and_deaths(holder.deaths)
     return f"{phase}: {printable(holder.task_id)}{where}, for {duration(holder.age)}{renewed}; {left}{died}"
 
 

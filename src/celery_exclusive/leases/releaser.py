@@ -44,7 +44,8 @@ def unique_releases(id: str, header: Header, *, done: bool) -> Iterator[tuple[st
     """Yield what releases the unique key of a message that does not begin. `done`: nor a copy of it."""
     if header.unique and header.unique[1] not in (PERIOD, WINDOW):
         claim = header.claim_id(id)
-        for each in dict.fromkeys([claim, publish_claim_id(claim)] if done else [publish_claim_id(claim)]):
+        claims = [claim, publish_claim_id(claim)] if done else [publish_claim_id(claim)]
+        for each in dict.fromkeys(claims):
             yield header.unique[0], Release(each, header.id, "done" if done else "open")
 
 

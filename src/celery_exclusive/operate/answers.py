@@ -105,7 +105,7 @@ def of_waiting(key: KeyState, task: WaitingTask, *, is_signed: bool = True) -> A
         text += _circle(key, task)
     if task.ends_in is not None and task.over is None:
         text += f"; it {'gives up' if task.gives_up else 'expires'} in {duration(task.ends_in)}"
-    text += f"; {deaths(task.deaths)}" * bool(task.deaths)
+    text += and_deaths(task.deaths)
     return Answer(reason, text, show, is_trouble, task.task_id, key, waiting=task)
 
 
@@ -132,7 +132,7 @@ def of_holder(key: KeyState, holder: LockHolder) -> Answer:
     else:
         text = f"RUNNING{_on_worker(holder)}, {lasts}: it holds {named(key)}{renewed_text(holder)}{others}"
         text += _circle(key)
-    text += f"; {deaths(holder.deaths)}" * bool(holder.deaths)
+    text += and_deaths(holder.deaths)
     return Answer(reason, text, look, holder.is_dead, holder.task_id, key, holder=holder)
 
 
@@ -322,6 +322,11 @@ def worker_text(holder: LockHolder) -> str:
 
 def _on_worker(holder: LockHolder) -> str:
     return f" on {worker_text(holder)}" if holder.workers else ""
+
+
+def and_deaths(number: int) -> str:
+    """Return the number of dead runs of a task as the end of a text."""
+    return f"; {deaths(number)}" if number else ""
 
 
 def renewed_text(holder: LockHolder) -> str:

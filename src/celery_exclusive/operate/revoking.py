@@ -6,6 +6,7 @@ No worker need run: the task's result backend is asked here, as the main process
 from __future__ import annotations
 
 from contextlib import suppress
+from itertools import chain
 from typing import TYPE_CHECKING, Any, Final, cast
 
 from celery.signals import task_revoked
@@ -77,9 +78,9 @@ def end_as_revoked(services: Services, saved: Saved, reason: str) -> str:
         header = header or _unverified_header(saved)
         problem = f"task {id}: its message cannot be read ({error}): its result alone was stored"
     if header:
-        for releases in (unique_releases, retry_releases):
-            for key, operation in releases(id, header, done=True):
-                services.store.apply(key, operation)
+        releases = chain(unique_releases(id, header, done=True), retry_releases(id, header, done=True))
+        for key, operation in releases:
+            services.store.apply(key, operation)
     return problem
 
 

@@ -300,9 +300,8 @@ class Client:
         """Do what a new connection begins with."""
         if self._witness:
             connection.send(pack(self._witness.statement()))
+            # Raises LOADING: the server would grant a lease unheard, if it has loaded its data by then.
             (answer,) = read_all(connection, 1)
-            if isinstance(answer, Exception) and not isinstance(answer, exceptions.ResponseError):
-                raise answer  # LOADING: it would grant a lease unheard, if it has loaded its data by then
             connection.is_witnessed = self._witness.hear(answer)
 
 
