@@ -13,8 +13,9 @@ from tests.worker.crashes.stack import Stack
 
 TRIES = 3
 """How often a case is tried until its process comes to the point: which child runs a task differs."""
-LEAST_REACHED = 0.8
-"""The part of the points that is reached at least."""
+LEAST_REACHED = 0.5
+"""The part of the points that is reached at least. The tasks of a chord come to other children each time, and
+a child that gets one task has fewer points than one that got two when they were counted."""
 
 
 class Sweep:
