@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import random
+import time
 from collections.abc import Callable
 from itertools import cycle
+from typing import Any
 
 from bench import peers, size
 from bench.clock import SLICES, interleaved, one_processor, per_call
@@ -12,6 +15,7 @@ from bench.tasks import make
 from tests.servers import RedisServer
 
 CALLS, ROUNDS, KEYS = 100, 9, 100
+BURST = 500
 UNIQUE = f"{OURS}, unique"
 
 
@@ -20,6 +24,7 @@ def run() -> list[Row]:
         return [
             _row("refuse", "duplicates refused by one producer, of raw SET NX; one Redis", broker, broker),
             _row("refuse-apart", "the same, locks in another Redis", broker, other),
+            _bursts("refuse-bursts", f"{BURST} calls on {KEYS} keys, of SET NX and `delay()`", broker),
         ]
 
 
@@ -40,6 +45,42 @@ def _row(name: str, what: str, broker: RedisServer, store: RedisServer) -> Row:
     }
     figures = shares(measured, "SET NX")
     return Row(name, what, "share", 0.75, figures, ours=UNIQUE, missing=absent, notes=notes)
+
+
+def _bursts(name: str, what: str, broker: RedisServer) -> Row:
+    """Calls of all keys in any order, each of which is sent once, since all keys are free at the begin."""
+    absent = peers.missing("celery-once", *peers.UNIQUE)
+    names = [UNIQUE, *(each for each in peers.UNIQUE if each not in absent)]
+    turns = random.Random(1).choices(range(KEYS), k=size.scaled(BURST))
+    bare = make("bare", broker.url)
+    with broker.client() as client:
+
+        def guarded(key: str) -> None:
+            if client.set(f"raw {key}", "1", nx=True, px=600_000):
+                bare.delay(key)
+
+        calls = {each: make(each, broker.url, store=broker.url).delay for each in names}
+        measured = interleaved(
+            {each: _burst(call, client, turns) for each, call in (calls | {"SET NX": guarded}).items()},
+            size.scaled(ROUNDS),
+        )
+    notes = {"calls in a second": 1e6 / Figure.of(measured[UNIQUE]).median}
+    figures = shares(measured, "SET NX")
+    return Row(name, what, "share", 0.85, figures, ours=UNIQUE, missing=absent, notes=notes)
+
+
+def _burst(call: Callable[[str], object], client: Any, turns: list[int]) -> Callable[[], float]:
+    def measure() -> float:
+        client.flushall()
+        began = time.perf_counter()
+        for turn in turns:
+            call(f"key {turn}")
+        seconds = time.perf_counter() - began
+        if client.llen("celery") != len(set(turns)):
+            raise AssertionError("a duplicate was sent")
+        return seconds / len(turns) * 1e6
+
+    return measure
 
 
 def _duplicates(call: Callable[[str], object]) -> Callable[[], object]:

@@ -490,7 +490,12 @@ class Model:
         ended = slot._replace(phase=ENDING, owns=False, paused=False, wakes=wakes)
         released = _world(world, store=store, slots=[*others, ended])
         label = f"{slot.message} finishes{_asked(answer)}"
-        yield Move(label, _mark(released, slot.message, owed=False, closed=fate.closed or closed))
+        finished = _mark(released, slot.message, owed=False, closed=fate.closed or closed)
+        yield Move(label, finished)
+        if world.budget.lost_replies:  # the messages to wake were in it
+            again = slot._replace(phase=RETRIED, paused=False)
+            lost = _world(_spend(finished, "lost_replies"), slots=[*others, again])
+            yield Move(f"{label}; the reply is lost", lost, is_progress=False)
 
     def _worker_fails(self, world: World, slot: Slot, others: list[Slot]) -> Iterator[Move]:
         if world.budget.crashes:

@@ -32,6 +32,9 @@ SETTINGS = (
     Setting("a live lease lapses", pauses=1, lost_acks=1),
     Setting("a lost reply, a live lease lapses", lost_replies=1, pauses=1, slow=1),
     Setting("a retry, a crash", retries=1, crashes=1),
+    Setting("a retry, a live lease lapses", retries=1, pauses=1),
+    Setting("recover: a retry, a live lease lapses", recovers=True, retries=1, pauses=1),
+    Setting("early ack: a lost reply, a live lease lapses", early=True, lost_replies=1, pauses=1),
     Setting("limit 2: three tasks, a crash", tasks=3, workers=3, limit=2, crashes=1),
     Setting("recover: the store is away, a crash", recovers=True, outages=1, crashes=1),
     Setting("recover: a lost connection", recovers=True, workers=3, lost_acks=1, slow=1),
@@ -53,7 +56,6 @@ SETTINGS = (
     Setting("give up: a retry", gives_up=True, retries=1, slow=1),
     Setting("give up: order, an outage", gives_up=True, ordered=True, recovers=True, outages=1, crashes=1),
     Setting("latest: recover, a crash", replaces=True, tasks=3, recovers=True, crashes=1),
-    Setting("latest: order, a lost reply", replaces=True, ordered=True, tasks=3, lost_replies=1, crashes=1),
     Setting("latest: a lost connection", replaces=True, tasks=3, lost_acks=1),
     Setting("latest: limit 2, early ack", replaces=True, tasks=4, workers=3, limit=2, early=True, slow=1),
     Setting("latest, give up", replaces=True, gives_up=True, tasks=3, hangs=True, slow=1),
@@ -67,6 +69,7 @@ SETTINGS = (
 )
 
 LARGE = (
+    Setting("latest: order, a lost reply", replaces=True, ordered=True, tasks=3, lost_replies=1, crashes=1),
     Setting("give up: a lost connection, a retry", gives_up=True, lost_acks=1, retries=1),
     Setting("latest: a crash, a slow queue", replaces=True, tasks=3, crashes=1, slow=1),
     Setting("large: no flags: a crash, an unfinished ending", flags=False, crashes=1, unfinished=1, slow=1),

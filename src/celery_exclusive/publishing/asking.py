@@ -151,6 +151,8 @@ class AskingPublish:
     def ask_and_push(self, operation: AcquireAlone, captured: Captured) -> Answer:
         """Ask, and push the message with the request if it is small, and goes to the store's database."""
         push = self.prepare_push(captured)
+        if push and self.leads_elsewhere(captured):
+            push = None
         return (push and self.push(operation, *push)) or self.ask(operation)
 
     def leads_elsewhere(self, captured: Captured) -> bool:
@@ -167,7 +169,7 @@ class AskingPublish:
         if found is None:
             return None
         channel, to, payload = found
-        if len(payload) > _LARGE or self.leads_elsewhere(captured):
+        if len(payload) > _LARGE:
             return None
         return channel, f"{channel.global_keyprefix}{to}", payload.encode()
 

@@ -89,6 +89,25 @@ class Message:
     written: Header | None = None
 
     @cached
+    def keys(self) -> tuple[str | None, str | None]:
+        """The key of its lock, and its unique key.
+
+        Raises TypeError if its arguments do not fit, and OptionError if they make no key.
+        """
+        return self.keys_of(self.call)
+
+    def keys_of(self, call: CallOptions) -> tuple[str | None, str | None]:
+        """Return the keys that it has with these options."""
+        of_message = self.options.get("headers"), self.services.key_headers
+        exclusive, unique = (
+            key_of(self.task.name, self.task.run, option, self.args, self.kwargs, *of_message)
+            if option
+            else None
+            for option in (call.exclusive, call.unique)
+        )
+        return exclusive, unique
+
+    @cached
     def origin(self) -> Origin:
         run, options = current_run.get(), self.options
         task_id, retries = options.get("task_id"), options.get("retries")
@@ -160,29 +179,30 @@ class Message:
         )
         return run if header.keeps_lock else None
 
-    def send(self, header: Header, sender: Sender | None = None, *, must_capture: bool = True) -> Any:
+    def send(self, header: Header, sender: Sender | None = None, *, otherwise: Header | None = None) -> Any:
         """Let Celery send the message with this header. Return its handle. None: `sender` has not sent it.
 
         kombu passes the encoded message to `sender`. The default sender sends it. A producer that is not
-        kombu's sends it itself, or is refused if it `must_capture` the message.
+        kombu's sends it itself, with the header `otherwise`, or is refused.
         """
-        self.written, options, services = header, self.options, self.services
-        fields = services.signer.sign_header(header.write(), self.id, self.name)
-        headers = {**(options.get("headers") or {}), HEADER: fields}
-        completed = {**options, "task_id": self.id, "headers": headers}
+        options, services = self.options, self.services
+        completed = {**options, "task_id": self.id}
         if sender is None and not self.publisher.is_fast:
+            completed["headers"] = self._headers(header)
             result = self.send_task(**completed)
         else:
             with services.app.producer_or_acquire(options.get("producer")) as producer:
                 completed["producer"] = producer
                 can_capture = issubclass(type(producer), Producer)
-                if sender and must_capture and not can_capture:
+                if sender and not can_capture and otherwise is None:
                     raise OptionError(
                         f"task {self.name}: producer={shown(producer)} is no kombu.Producer, so the message "
                         "cannot take its place in line (order='published'): give a kombu.Producer, or none"
                     )
                 if (sender and can_capture) or type(producer) is Producer:
                     completed["producer"] = capturing(producer, HEADER, sender or push_or_send)
+                used = otherwise if otherwise and not can_capture else header
+                completed["headers"] = self._headers(used)
                 try:
                     result = self.send_task(**completed)
                 except NotSent:  # here, since a producer that ends with an error has a new connection
@@ -191,14 +211,17 @@ class Message:
         result.outcome, result.existing_id, result.key = "published", None, None
         return result
 
-    def write_header(self, captured: Captured, header: Header) -> None:
-        """Write a header into the captured message."""
-        captured.set_header(HEADER, self.services.signer.sign_header(header.write(), self.id, self.name))
+    def _headers(self, header: Header) -> dict[str, Any]:
+        self.written = header
+        return {**(self.options.get("headers") or {}), HEADER: self._signed(header)}
+
+    def _signed(self, header: Header) -> dict[str, Any]:
+        return self.services.signer.sign_header(header.write(), self.id, self.name)
 
     def send_captured(self, captured: Captured, header: Header) -> Any:
         """Send the captured message as the default sender does, with this header."""
         if header is not self.written:
-            self.write_header(captured, header)
+            captured.set_header(HEADER, self._signed(header))
         return push_or_send(captured) if self.publisher.is_fast else captured.send()
 
 
@@ -232,21 +255,15 @@ def _with_keys_of(message: Message, previous: Header) -> Header:
 
 
 def _with_keys(message: Message, call: CallOptions) -> Header | None:
-    exclusive = unique = None
-    task, args, kwargs = message.task, message.args, message.kwargs
-    of_message = message.options.get("headers"), message.services.key_headers
     try:
-        if call.exclusive:
-            exclusive = key_of(task.name, task.run, call.exclusive, args, kwargs, *of_message)
-        if call.unique:
-            key = key_of(task.name, task.run, call.unique, args, kwargs, *of_message)
-            unique = (key, call.unique.held_until)
+        exclusive, key = message.keys if call is message.call else message.keys_of(call)
     except TypeError:
         return None  # the arguments do not fit; the worker will refuse them
     except OptionError:
         if not message.origin.is_celerys:
             raise
-        exclusive = unique = None  # its worker cannot make them either, and fails this task with the error
+        exclusive = key = None  # its worker cannot make them either, and fails this task with the error
+    unique = (key, call.unique.held_until) if key and call.unique else None
     header = Header(urandom(4).hex(), exclusive, unique, call.off, call.values)
     run = current_run.get()
     if run and (run.body_over or run.task_id == message.options.get("task_id")):

@@ -47,31 +47,30 @@ class OrderedPublish(AskingPublish):
 
     def publish(self) -> Any:
         """Let Celery publish the message, and kombu send it only if its turn has come."""
+        otherwise = None if self.option.order else replace(self.header)
         try:
             self.note_store()
         except StoreError as error:
             self._go_without_place(error)
-        is_asked_for = self.option.order is not None
-        return self.message.send(self.header, self._take_place, must_capture=is_asked_for)
+        # Without an epoch it counts as redelivered.
+        self.header.offered, self.header.promoted = self.key, self.header.store or ""
+        return self.message.send(self.header, self._take_place, otherwise=otherwise)
 
     def _take_place(self, captured: Captured) -> Any:
         """Put the message into the line, and send it if its turn has come or the store does not answer."""
-        if not self._leads_to_a_queue(captured.encoded):
-            return self.message.send_captured(captured, self.header)
-        if self.leads_elsewhere(captured):  # from our line it would go to the broker of this app
-            return self.message.send_captured(captured, replace(self.header, store=None))
-        self.header.offered, self.header.promoted = self.key, self.header.store or ""
-        self.message.write_header(captured, self.header)
+        has_queue = self._leads_to_a_queue(captured.encoded)
+        if not has_queue or self.leads_elsewhere(captured):  # from our line it would go to this app's broker
+            store = None if has_queue else self.header.store
+            placeless = replace(self.header, offered=None, promoted=None, store=store)
+            return self.message.send_captured(captured, placeless)
         try:
             if not self._has_no_store and self._is_done(captured):
                 self.may_hold = False  # an interruption from here on is none of the publishing
                 return None
         except StoreError as error:
             self._go_without_place(error)
-        if self._has_no_store and self.header.promoted:  # without an epoch it counts as redelivered
-            self.header.promoted = ""
-            self.message.write_header(captured, self.header)
-        return self.message.send_captured(captured, self.header)
+        header = replace(self.header, promoted="") if self._has_no_store else self.header
+        return self.message.send_captured(captured, header)
 
     def _is_done(self, captured: Captured) -> bool:
         """Put the message into the line. Return whether it has been sent, or is sent when its turn comes."""

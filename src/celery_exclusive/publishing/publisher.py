@@ -25,6 +25,9 @@ _SILENCE = 0.5
 """Seconds without an answer after which a store counts as silent. An immediate error delays no message."""
 _MOST_KEYS = 10_000
 """The most keys of refused calls that are remembered."""
+_LATELY = 2
+"""The calls after a refused one that ask first whether their key is held. It costs those that are not refused
+a request."""
 _REMEMBERED = 2
 """Seconds for which a silent store is not asked again for messages that are sent in any case."""
 
@@ -32,15 +35,16 @@ _REMEMBERED = 2
 class Publisher:
     """The services of an app, and the facts that its calls have learnt of their store.
 
-    `refused_lately`: the names of tasks whose last call was not sent, so that the next one is likely to be
-    another duplicate. `warned_of_skips`: the names of tasks whose next steps may get a skip result, and that
-    the log has named. `waits_behind`: the keys whose last call was refused and may stand behind their holder,
-    each with the time until which another call would change nothing.
+    `refused_lately`: the names of tasks of whose last calls one was refused, so that the next one is likely
+    to be a duplicate, too; each with the number of calls for which this counts. `warned_of_skips`: the names
+    of tasks whose next steps may get a skip result, and that the log has named. `waits_behind`: the keys
+    whose last call was refused and may stand behind their holder, each with the time until which another call
+    would change nothing.
     """
 
     def __init__(self, services: Services) -> None:
         self.services = services
-        self.refused_lately: set[str] = set()
+        self.refused_lately: dict[str, int] = {}
         self.warned_of_skips: set[str] = set()
         self.waits_behind: dict[str, float] = {}
         self._epoch, self._epoch_expires = "", 0.0
@@ -62,9 +66,16 @@ class Publisher:
         """
         return self.is_fast and hasattr(self.services.store, "begin")
 
+    def note_call(self, task: str, *, is_refused: bool) -> None:
+        """Note whether a call was refused its unique key."""
+        if is_refused:
+            self.refused_lately[task] = _LATELY
+        elif left := self.refused_lately.pop(task, 1) - 1:
+            self.refused_lately[task] = left
+
     def note_ordered(self, task: str, key: str, *, is_refused: bool) -> None:
         """Note whether a call with a place in line was refused its unique key."""
-        (self.refused_lately.add if is_refused else self.refused_lately.discard)(task)
+        self.note_call(task, is_refused=is_refused)
         if is_refused:
             if len(self.waits_behind) >= _MOST_KEYS:
                 self.waits_behind.clear()

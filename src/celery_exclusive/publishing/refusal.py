@@ -12,14 +12,12 @@ from celery_exclusive import outcomes
 from celery_exclusive.core.claim import task_id
 from celery_exclusive.errors import DuplicateTask, OptionError
 from celery_exclusive.options.declared import Unique
-from celery_exclusive.options.keys import key_of
 from celery_exclusive.publishing.message import OF_MEMBERS
 from celery_exclusive.run import current_run, enclosing_tasks
 
 if TYPE_CHECKING:
     from celery_exclusive.options.declared import UniqueOption
-    from celery_exclusive.publishing.call_options import CallOptions
-    from celery_exclusive.publishing.publisher import Publisher
+    from celery_exclusive.publishing.message import Message
     from celery_exclusive.services import Services
 
 _SENT_IN_ANY_CASE = (*OF_MEMBERS, "task_id", "retries")
@@ -27,19 +25,18 @@ _SENT_IN_ANY_CASE = (*OF_MEMBERS, "task_id", "retries")
 _process = {"is_celery_beat": False}
 
 
-def refused(
-    publisher: Publisher, task: Any, call: CallOptions, args: Any, kwargs: Any, options: dict[str, Any]
-) -> Any:
+def refused(message: Message) -> Any:
     """Return the handle of the task that holds the key of a call. None: the call is published as usual.
 
-    This is for a task whose last call was refused: to read the holder of a key costs less than a message that
-    is made and not sent. A call that may be more than a plain duplicate is published as usual.
+    This is for a task of which a call was refused lately: to read the holder of a key costs less than a
+    message that is made and not sent. A call that may be more than a plain duplicate is published as usual.
 
     Raises:
         DuplicateTask: another task holds the key, and the option says "raise".
         StoreUnavailable: the store does not answer.
     """
-    services, option, run = publisher.services, call.unique, current_run.get()
+    publisher, services, call, options = message.publisher, message.services, message.call, message.options
+    option, run = call.unique, current_run.get()
     if not isinstance(option, Unique) or (run and run.body_over) or any(map(options.get, _SENT_IN_ANY_CASE)):
         return None
     if (
@@ -49,14 +46,11 @@ def refused(
         or (call.exclusive and call.exclusive.ends_waits)  # the task that holds the key may never begin
     ):
         return None
-    key = ""
     try:
-        for each in (call.exclusive, option):  # what is wrong with a duplicate is its error, too
-            if each:
-                of_message = options.get("headers"), services.key_headers
-                key = key_of(task.name, task.run, each, args, kwargs, *of_message)
+        _, key = message.keys  # what is wrong with a duplicate is its error, too
     except (TypeError, OptionError):
         return None
+    assert key  # noqa: S101 - it has the option
     is_ordered = call.exclusive and services.order(call.exclusive) == "published"
     if is_ordered and time.monotonic() >= publisher.waits_behind.get(key, 0):
         return None  # it stands behind the message that holds the key, which may be lost
@@ -64,7 +58,8 @@ def refused(
     existing_id = task_id(store.holder(key))
     if not existing_id or (run and existing_id in enclosing_tasks(key)):
         return None
-    return existing_result(services, task, option, options, key, existing_id)
+    publisher.note_call(message.name, is_refused=True)
+    return existing_result(services, message.task, option, options, key, existing_id)
 
 
 def existing_result(

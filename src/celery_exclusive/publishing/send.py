@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from dataclasses import replace
 from functools import partial, wraps
 from inspect import signature
 from types import SimpleNamespace
@@ -69,23 +69,23 @@ def _send_task(self: Any, name: str, args: Any = None, kwargs: Any = None, *rest
             _pop_header(services, name, options)
         return _with_outcome(task, send(**options))
     options = as_sent(services, task, name, args, kwargs, options)
-    if name in publisher.refused_lately and (result := refused(publisher, task, call, args, kwargs, options)):
-        return result
     id = options.get("task_id") or uuid()
-    make = partial(Message, publisher, services, name, task, call, args or (), kwargs or {}, id)
+    message = Message(publisher, services, name, task, call, args or (), kwargs or {}, id, options, send)
+    if name in publisher.refused_lately and (result := refused(message)):
+        return result
     if before_task_publish.receivers and _has_late_keys(services, task, call):
-        return _send_late(services.app, make, id, options, send)
-    return _send(make, options, send)
+        return _send_late(message)
+    return _send(message)
 
 
-def _send(make: Callable[..., Message], options: dict[str, Any], send_task: Callable[..., Any]) -> Any:
+def _send(message: Message) -> Any:
     """Send a message with our header, unless its key is held. Arguments that do not fit get no header."""
-    message = make(options, send_task)
+    options = message.options
     if options.get("headers"):
         message.previous = _pop_header(message.services, message.name, options)
     header = header_of(message)
     if header is None:
-        return _with_outcome(message.task, send_task(**options))
+        return _with_outcome(message.task, message.send_task(**options))
     if any(map(options.get, HAS_NEXT_STEP)):
         warn_of_skipped_step(message)
     run = message.inherit_lock(header) if header.exclusive and options.get("retries") else None
@@ -126,21 +126,19 @@ def _has_late_keys(services: Services, task: Any, call: CallOptions) -> bool:
     return any(needs_headers(option, task.run, services.key_headers) for option in options)
 
 
-def _send_late(
-    app: Any, make: Callable[..., Message], id: str, options: dict[str, Any], send_task: Callable[..., Any]
-) -> Any:
+def _send_late(message: Message) -> Any:
     """Let Celery call the receivers before the key is computed, and send the message or drop it.
 
     Celery calls them last of all. So the producer that publishes the message computes the key. A duplicate
     ends there: its receivers have been called, and `after_task_publish` is not sent.
     """
-    make = partial(make, send_anew=send_task)
+    app, options = message.services.app, message.options
     with app.producer_or_acquire(options.get("producer")) as used:
-        late = _LateProducer(used, partial(_send, make), options)
+        late = _LateProducer(used, message)
         try:
-            result = send_task(**{**options, "task_id": id, "producer": late})
+            result = message.send_task(**{**options, "task_id": message.id, "producer": late})
         except NotSent:
-            app.AsyncResult(id)  # when it goes, Celery expects no result any more
+            app.AsyncResult(message.id)  # when it goes, Celery expects no result any more
             return late.result
     vars(result).update(vars(late.result))
     return result
@@ -149,8 +147,8 @@ def _send_late(
 class _LateProducer:
     """A stand-in for the producer of one message, and of its event after that."""
 
-    def __init__(self, producer: Any, send: Callable[..., Any], options: dict[str, Any]) -> None:
-        self._producer, self._send, self._options = producer, send, options
+    def __init__(self, producer: Any, message: Message) -> None:
+        self._producer, self._message = producer, message
         self.result: Any = None
 
     def publish(self, body: Any, **options: Any) -> Any:
@@ -162,8 +160,9 @@ class _LateProducer:
             pushed.append(producer.publish(body, **{**options, "headers": headers}))
             return SimpleNamespace()
 
-        final = {**self._options, "headers": options["headers"], "producer": self._producer}
-        self.result = self._send(final, push)
+        message = self._message
+        final = {**message.options, "headers": options["headers"], "producer": self._producer}
+        self.result = _send(replace(message, options=final, send_task=push, send_anew=message.send_task))
         if not pushed:
             raise NotSent
         return pushed[0]

@@ -135,7 +135,6 @@ class UniquePublish(AskingPublish):
 
     def _send_in_one_call(self) -> Any:
         """Let Celery make the message, and acquire the key when kombu would send it."""
-        refused_lately = self.message.publisher.refused_lately
         try:
             self.begin(self.operation)
         except StoreError as error:
@@ -149,7 +148,7 @@ class UniquePublish(AskingPublish):
         finally:
             if self.begun:
                 self.begun.disconnect()
-        (refused_lately.add if self.is_refused else refused_lately.discard)(self.task.name)
+        self.message.publisher.note_call(self.task.name, is_refused=self.is_refused)
         return result
 
     def _acquire_and_send(self, captured: Captured) -> Any:

@@ -252,7 +252,7 @@ def test_a_call_without_its_option_is_sent_at_once_beside_the_window(
 def test_a_debounced_call_after_a_refused_one_is_not_refused(app: Celery, windows: Windows) -> None:
     """A message that just leaves its window holds the key for a moment."""
     task = windows.declare()
-    app._celery_exclusive_publisher.refused_lately.add(NAME)  # type: ignore[attr-defined]
+    app._celery_exclusive_publisher.refused_lately[NAME] = 1  # type: ignore[attr-defined]
     first = task.delay("a", "1")
     (sent,) = windows.wait(5)
     id = f"{sent.id}/{sent.header['id']}"
