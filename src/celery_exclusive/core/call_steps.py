@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from celery_exclusive.core.key_state import KeyState
 from celery_exclusive.core.operations import AcquireAlone, Answer, Applied, GiveUp, Granted, Held, Stale
-from celery_exclusive.core.records import GIVEN_UP, SENT, Holder
+from celery_exclusive.core.records import Holder, Tombstone
 
 
 class CallSteps(KeyState):
@@ -18,13 +18,13 @@ class CallSteps(KeyState):
         # The id of a call is new: a mark of it can only come from an earlier request of its publisher.
         is_refused = bool(self.held or self.waiting) and not (op.repeated or op.inherits)
         known = None if own or is_refused or op.phase == "running" else self.mark
-        if known not in (None, GIVEN_UP):
+        if known and known.kind != "given_up":
             return Stale()
         lease = own or (None if known else self._inherited(op))
         is_free = not (self.held or self.waiting or known)
         if not lease and not is_free:
             if op.sends and op.repeated:
-                self.new_tombstone = GIVEN_UP
+                self.new_tombstone = Tombstone("given_up")
             return Held(*self.owners())
         fence = lease.fence if lease else self.next_number()
         if lease:
@@ -37,7 +37,7 @@ class CallSteps(KeyState):
         is_copied = entry is not None or (lease is not None and lease.may_have_copies)
         self.hold(op, fence, op.phase, may_have_copies=is_copied)
         if op.sends and not own:
-            self.new_tombstone = SENT
+            self.new_tombstone = Tombstone("sent")
         if entry:
             self.put_behind(entry)
         self.advance()  # a copy of the message whose lease was inherited joins the line
@@ -46,10 +46,10 @@ class CallSteps(KeyState):
     def give_up(self, op: GiveUp) -> Answer:
         self.advance()
         lease = self.holders.get(op.id)
-        is_known = self.mark not in (None, GIVEN_UP) or op.id in self.entries
+        is_known = (self.mark and self.mark.kind != "given_up") or op.id in self.entries
         if is_known or (lease and lease.phase == "running"):
             return Applied(False)
-        self.new_tombstone = GIVEN_UP
+        self.new_tombstone = Tombstone("given_up")
         if op.releases:
             self.end_run(op.id)
         self.advance()

@@ -7,20 +7,19 @@ from dataclasses import replace
 
 from celery_exclusive.core.operations import Acquire, AcquireAlone, Owner, Restore, Waiting
 from celery_exclusive.core.records import (
-    AT_BROKER,
-    GIVEN_UP,
     KEEPS_PLACE,
     NAMED,
     NEVER,
     OFFERED_AT_ONCE,
+    PUBLISHED,
     SECOND,
-    SENT,
     SEVERAL,
     Document,
     Entry,
     Holder,
     Line,
     Phase,
+    Tombstone,
     by_expiry,
 )
 
@@ -34,9 +33,6 @@ SWEEP_AGAIN = SECOND
 """The pause until the next look of a sweep at a key whose expired lease it did not recover."""
 PUBLISHED_OFFER = 86_400 * SECOND
 """How long a published message has its slot while no other waits for that: its queue may be long."""
-PUBLISHED = 5
-"""The offers that such a message counts as until it is woken. No other message has as many. In a long queue
-of busy keys each offer adds a copy."""
 OFFERS_IN_LINE = 8
 """The count at which an entry steps aside: after seven offers, since none that was woken counts as five."""
 OFFERS_ASIDE = 64
@@ -98,12 +94,12 @@ class KeyState:
             self.entries[self.id] = line.entry
         self.waiting = line.waiting
         self.ahead = line.ahead
-        self.mark = line.tombstone
-        self.tombstone = None if line.tombstone in (SENT, GIVEN_UP) else line.tombstone
+        self.mark = None if line.tombstone is None else Tombstone.of_text(line.tombstone)
+        self.tombstone = None if self.mark and self.mark.is_mark else self.mark
         self.changed: dict[str, Entry] = {}
         self.removed: list[str] = []
         self.kept = False
-        self.new_tombstone: str | None = None
+        self.new_tombstone: Tombstone | None = None
         self.wake: list[str] = []
         self.stepped_aside: list[str] = []
         self.abandoned: list[str] = []
@@ -154,8 +150,7 @@ class KeyState:
         """Drop the lease of a run that has ended. Its copy joins the line, offered if the broker has it."""
         self.holders.pop(id, None)
         if (copy := self.entries.get(id)) and copy.state == "behind":
-            is_at_broker = copy.offers & AT_BROKER
-            self._join_line(copy, self.now + self.first_offer if is_at_broker else 0)
+            self._join_line(copy, self.now + self.first_offer if copy.is_copy_at_broker else 0)
 
     def _join_line(self, entry: Entry, offer_until: int = 0) -> None:
         """Put a copy at the end of the line, or at its old place."""
@@ -163,7 +158,8 @@ class KeyState:
         if entry.id == self.id and not keeps_place:
             self.ahead = self.waiting
         seq = entry.seq if keeps_place else self.next_number()
-        self.put(Entry(entry.id, seq, offer_until, entry.offers & AT_BROKER, deaths=entry.deaths))
+        offers = int(entry.is_copy_at_broker)
+        self.put(Entry(entry.id, seq, offer_until, offers, deaths=entry.deaths))
 
     def next_number(self) -> int:
         """Return a new fence or place in line. Both grow with the time, and by at least one."""
@@ -203,7 +199,7 @@ class KeyState:
     def is_at_broker(self, id: str) -> bool:
         """Whether both the store, behind its run, and the broker have the message of this id."""
         copy = self.entries.get(id)
-        return copy is not None and copy.state == "behind" and bool(copy.offers & AT_BROKER)
+        return copy is not None and copy.is_copy_at_broker
 
     def leave(self, id: str | None = None) -> None:
         """Remove the entry of this id, by default the operation's id, if there is one."""
@@ -281,7 +277,7 @@ class KeyState:
     def wake_once(self, id: str) -> None:
         """Wake a message. A published one has a second copy from now on, and counts as one offer more."""
         entry = self.entries[id]
-        if entry.offers == PUBLISHED and entry.over is None:
+        if entry.is_published:
             self.put(replace(entry, offers=PUBLISHED + 1))
         if id not in self.wake:
             self.wake.append(id)
@@ -317,7 +313,7 @@ class KeyState:
         Each wake adds a copy to a queue without a worker, and none to a broker that is away. So the pauses
         become longer than those between offers, and the wakes do not end.
         """
-        offers = entry.offers + 1 if entry.over is not None else 1
+        offers = entry.offers + 1 if entry.is_over else 1
         deadline = min(self.now + 2 ** (offers - 1) * self.first_offer, NEVER)
         self.put(Entry(entry.id, entry.seq, NEVER, offers, "aside", entry.deaths, deadline, over=newer))
         self.wake_once(entry.id)
@@ -332,11 +328,10 @@ class KeyState:
         for entry in self.head()[: self.slots_to_offer()]:
             if only not in (None, entry.id):
                 continue
-            is_published = entry.offers == PUBLISHED
             # A message of another queue than the next one's has had its time since it was published.
-            since = entry.seq if is_published and self.queue == SEVERAL else self.now
+            since = entry.seq if entry.is_published and self.queue == SEVERAL else self.now
             until = max(since + self.first_offer, self.now)
-            if entry.offer_until > (until if is_published else longest) and not entry.is_window:
+            if entry.offer_until > (until if entry.is_published else longest) and not entry.is_window:
                 self.put(replace(entry, offer_until=until))
 
     def set_aside(self, entry: Entry) -> None:

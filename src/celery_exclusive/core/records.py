@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable
 from dataclasses import dataclass
-from typing import Literal
+from typing import Literal, NamedTuple
 
 __all__ = ["NEVER", "Document", "Entry", "Holder", "Line", "overdue", "reach"]
 
@@ -33,15 +33,14 @@ OFFERED_AT_ONCE = 100
 """The most slots of a key that are offered at a time, so that a large limit does not flood the broker."""
 SKIP_UNREADABLE = 600 * SECOND
 """The time for which the reaper skips a key whose data cannot be read."""
+PUBLISHED = 5
+"""The offers that a message counts as that its publisher has sent with its place, until it is woken. No other
+message has as many. In a long queue of busy keys each offer adds a copy."""
 AT_BROKER, KEEPS_PLACE = 1, 2
 """The flags in `offers` of an entry behind its run."""
-BEGUN = "begun"
-"""The tombstone of an id that has begun and left the line, but may not have finished. It has no token."""
-SENT, GIVEN_UP = "sent", "given_up"
-"""The marks of a call, in the place of its message's tombstone: the step that granted the key also sent the
-message, or the publisher has given the call up. Only requests of the publisher read them."""
-OVER = "over "
-"""The begin of the tombstone of an id whose wait is over, before the value of `over` of its entry."""
+BEGUN, SENT, GIVEN_UP, OVER = "begun", "sent", "given_up", "over "
+"""The kinds of tombstones, as stores keep them. A store keeps one that is done as its token alone, and `OVER`
+before the id of the newer message."""
 SEVERAL = "*"
 """In the place of a queue's name, which has a slash: the messages in line are of several queues."""
 SENT_LIFE = 300 * SECOND
@@ -73,6 +72,35 @@ class Holder:
         return self.phase != "running" or self.token == token
 
 
+class Tombstone(NamedTuple):
+    """The memory of an id that has left the line, or that a call has used.
+
+    * done: it has finished, by the delivery with the token `of`, or without one.
+    * begun: it has begun, but may not have finished.
+    * over: its wait has ended. `of`: the newer message, if one has replaced it.
+    * sent, given_up: the marks of a call, which only requests of its publisher read. The step that granted
+      its key has sent its message, too, or the publisher has given it up.
+    """
+
+    kind: Literal["done", "begun", "over", "sent", "given_up"] = "done"
+    of: str = ""
+
+    @property
+    def is_mark(self) -> bool:
+        return self.kind in ("sent", "given_up")
+
+    @property
+    def text(self) -> str:
+        """The tombstone as stores keep it."""
+        return {"done": self.of, "over": OVER + self.of}.get(self.kind, self.kind)
+
+    @classmethod
+    def of_text(cls, text: str) -> Tombstone:
+        if text in (BEGUN, SENT, GIVEN_UP):
+            return cls(text)  # type: ignore[arg-type]
+        return cls("over", text.removeprefix(OVER)) if text.startswith(OVER) else cls("done", text)
+
+
 @dataclass(frozen=True, slots=True)
 class Entry:
     """A parked id, with the end of its latest offer and the number of its offers.
@@ -102,6 +130,20 @@ class Entry:
     gives_up: bool = False
     replaceable: bool = False
     over: str | None = None
+
+    @property
+    def is_over(self) -> bool:
+        return self.over is not None
+
+    @property
+    def is_published(self) -> bool:
+        """Whether its publisher has sent it with its place, and it was not woken since."""
+        return self.offers == PUBLISHED and not self.is_over
+
+    @property
+    def is_copy_at_broker(self) -> bool:
+        """Whether the broker has the message, too, of this entry behind its run."""
+        return self.state == "behind" and bool(self.offers & AT_BROKER)
 
     @property
     def is_window(self) -> bool:
@@ -149,8 +191,7 @@ class Line:
     * `last`: only for an operation with `replaces`: the last `NAMED` entries in line, in order of seq.
     * `entry`: the entry of the operation's id. `ahead`: the number of entries in line before it, or of all
       entries if the id has none. A database stops to count at 1,000 more than the limit.
-    * `tombstone`: of the operation's id: the token of the delivery that finished, "" without a token,
-      `BEGUN`, or a mark of its call.
+    * `tombstone`: of the operation's id, as stores keep it.
     """
 
     waiting: int = 0

@@ -10,7 +10,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 
 from celery_exclusive.core.call_steps import CallSteps
-from celery_exclusive.core.key_state import FIRST_OFFER, OFFERS_IN_LINE, PUBLISHED, PUBLISHED_OFFER
+from celery_exclusive.core.key_state import FIRST_OFFER, OFFERS_IN_LINE, PUBLISHED_OFFER
 from celery_exclusive.core.operations import (
     Acquire,
     AcquireAlone,
@@ -39,15 +39,14 @@ from celery_exclusive.core.operations import (
 )
 from celery_exclusive.core.records import (
     AT_BROKER,
-    BEGUN,
     KEEPS_PLACE,
     NEVER,
-    OVER,
-    SENT,
+    PUBLISHED,
     Document,
     Entry,
     Holder,
     Line,
+    Tombstone,
 )
 
 
@@ -66,7 +65,7 @@ class Transition:
 
     * `entries`: new or changed entries. `removed`: ids whose entries are deleted with their messages.
     * `kept`: store the operation's message.
-    * `tombstone`: the operation's id is finished, by the delivery with this token, or has `BEGUN`.
+    * `tombstone`: of the operation's id, as stores keep it.
     * `wake`: ids whose messages must be published now. `aside`: ids whose offers no worker accepted.
     * `due`: when the reaper must look at the key; None: not before the next operation.
     """
@@ -140,7 +139,7 @@ class _Step(CallSteps):
             if is_its_turn:
                 entry = replace(entry, offer_until=self.now + PUBLISHED_OFFER, offers=PUBLISHED)
             self.put(entry)
-        elif entry.offers == PUBLISHED:  # its publisher may send it again
+        elif entry.is_published:  # its publisher may send it again
             self.put(replace(entry, offers=PUBLISHED + 1))
         is_its_turn = entry.offer_until > self.now
         return Applied(True) if is_its_turn else Parked(self.ahead + 1, ())
@@ -160,7 +159,7 @@ class _Step(CallSteps):
         if lease and (not is_own or (op.ending == "if_no_copy" and may_come_again)):
             return Applied(False)
         if op.ending == "done":
-            self.new_tombstone = op.token if may_come_again else None
+            self.new_tombstone = Tombstone(of=op.token) if may_come_again else None
         if op.ending == "done" or (lease and op.ending == "if_no_copy"):
             self.leave()  # the message that its run keeps is no copy
         self.end_run(op.id)
@@ -172,7 +171,7 @@ class _Step(CallSteps):
         lease = self.holders.get(op.id)
         if not lease or not lease.belongs_to(op.token):
             return Applied(False)
-        if op.id not in self.entries and self.tombstone in (None, BEGUN):
+        if op.id not in self.entries and (self.tombstone is None or self.tombstone.kind == "begun"):
             self._renew_lease(replace(lease, phase="again"), op.ttl)
             return Applied(True)
         self.end_run(op.id)
@@ -196,19 +195,19 @@ class _Step(CallSteps):
         self.end_expired()
         self.shorten_offers(op.id)  # no other offer keeps this message from running
         entry = self.entries.get(op.id)
-        return Applied(entry is not None and entry.over is not None)
+        return Applied(entry is not None and entry.is_over)
 
     def remove(self, op: Remove) -> Answer:
         entry = self.entries.get(op.id)
         found = entry is not None
         if entry and op.ending == "aside":
             is_aside = entry.state == "aside" and entry.offers >= OFFERS_IN_LINE
-            found = not (is_aside or entry.state == "behind" or entry.over is not None)
+            found = not (is_aside or entry.state == "behind" or entry.is_over)
             if found:
                 self.set_aside(replace(entry, offers=OFFERS_IN_LINE))
         elif op.ending != "aside":
             if found or op.ending == "superseded":
-                self.new_tombstone = BEGUN if op.ending == "open" else ""
+                self.new_tombstone = Tombstone("begun" if op.ending == "open" else "done")
             self.leave()
         self.advance()
         return Applied(found)
@@ -216,9 +215,9 @@ class _Step(CallSteps):
     def drop_one(self, op: Drop) -> Answer:
         entry = self.entries.get(op.id)
         if not entry or entry.state == "behind":
-            return Applied(not entry and self.tombstone == op.token)
+            return Applied(not entry and self.tombstone == Tombstone(of=op.token))
         self.leave()
-        self.new_tombstone = op.token
+        self.new_tombstone = Tombstone(of=op.token)
         return Applied(True)
 
     def force_release(self, _: ForceRelease) -> Answer:
@@ -262,7 +261,7 @@ class _Step(CallSteps):
             entries=tuple(self.changed.values()),
             removed=tuple(self.removed),
             kept=self.kept,
-            tombstone=self.new_tombstone,
+            tombstone=self.new_tombstone.text if self.new_tombstone else None,
             wake=tuple(self.wake),
             aside=tuple(
                 id for id in self.abandoned if id in self.entries and self.entries[id].state == "aside"
@@ -290,7 +289,7 @@ class _Step(CallSteps):
     def _enter(self, op: Acquire, fence: int) -> Answer:
         """Grant the lease. With late acknowledgement the message stays behind the run until the run ends."""
         entry, lease = self.entries.get(op.id), self.holders.get(op.id)
-        is_only_copy = entry is not None and entry.offers == PUBLISHED and op.promoted and not op.redelivered
+        is_only_copy = entry is not None and entry.is_published and op.promoted and not op.redelivered
         is_copied = op.may_be_in_line or entry is not None or (lease is not None and lease.may_have_copies)
         self.hold(op, fence, may_have_copies=is_copied and not is_only_copy)
         keeps_message = op.recovers and op.message is not None
@@ -300,9 +299,9 @@ class _Step(CallSteps):
             self.put_behind(entry or Entry(op.id, fence), offers)
         elif entry:
             self.leave()
-            self.new_tombstone = BEGUN
+            self.new_tombstone = Tombstone("begun")
         if is_only_copy:  # a repetition of the request that has sent it may still come
-            self.new_tombstone = SENT
+            self.new_tombstone = Tombstone("sent")
         return Granted(fence)
 
     def _is_stale(self, op: Acquire) -> bool:
@@ -323,9 +322,9 @@ class _Step(CallSteps):
             return is_of_offer and (has_entry or self.tombstone is not None)
         if has_entry or self.tombstone is None:
             return False
-        if self.tombstone == BEGUN:
+        if self.tombstone.kind == "begun":
             return is_of_offer
-        return op.may_be_in_line or self.tombstone == op.token
+        return op.may_be_in_line or self.tombstone == Tombstone(of=op.token)
 
     def _obsolete(self, op: Acquire, lease: Holder | None, entry: Entry | None) -> Over | Stale | None:
         """Return the answer to a delivery whose message waits, runs or has finished as another copy."""
@@ -335,7 +334,7 @@ class _Step(CallSteps):
 
     def _was_over(self) -> bool:
         """Whether a delivery has ended the wait, and no release says that it has ended the task."""
-        return (self.tombstone or "").startswith(OVER)
+        return self.tombstone is not None and self.tombstone.kind == "over"
 
     def _end_of_wait(self, op: Acquire, entry: Entry | None) -> Over | Stale | None:
         """Return the answer to a delivery whose wait is over. None: it waits, or is stale.
@@ -349,9 +348,9 @@ class _Step(CallSteps):
                 return Stale()
             newer = entry.over
             self.leave()
-            self.new_tombstone = OVER + newer
-        elif op.promoted is not None and comes_again and self._was_over():
-            newer = (self.tombstone or "").removeprefix(OVER)
+            self.new_tombstone = Tombstone("over", newer)
+        elif op.promoted is not None and comes_again and self.tombstone and self._was_over():
+            newer = self.tombstone.of
         else:
             return None
         return Over(newer, *self.owners())

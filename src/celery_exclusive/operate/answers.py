@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 from shlex import quote
 from typing import TYPE_CHECKING, Final
 
-from celery_exclusive.core.key_state import PUBLISHED
+from celery_exclusive.core.records import PUBLISHED
 from celery_exclusive.display import deaths, duration, escaped, printable
 from celery_exclusive.operate.problems import NO_WORKER_AFTER
 

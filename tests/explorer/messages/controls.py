@@ -28,7 +28,7 @@ from celery_exclusive.core.operations import (
 )
 from celery_exclusive.core.plan import Ask
 from celery_exclusive.core.publishing import Sending
-from celery_exclusive.core.records import SENT, Document, Line
+from celery_exclusive.core.records import Document, Line, Tombstone
 from celery_exclusive.core.step import Transition
 from tests.explorer.explore import Explored, search
 from tests.explorer.messages import plans, slots
@@ -260,7 +260,7 @@ def _may_fail(delivery: Delivery, asked: Ask) -> Ask:
 
 def _sends_unmarked(state: Any, op: AcquireAlone) -> Any:
     answer = _acquire_alone(state, op)
-    state.new_tombstone = None if state.new_tombstone == SENT else state.new_tombstone
+    state.new_tombstone = None if state.new_tombstone == Tombstone("sent") else state.new_tombstone
     return answer
 
 

@@ -6,7 +6,6 @@ from typing import Any
 
 import pytest
 
-from celery_exclusive.core.key_state import PUBLISHED
 from celery_exclusive.core.operations import (
     Answer,
     Applied,
@@ -17,7 +16,7 @@ from celery_exclusive.core.operations import (
     Stale,
     StandBehind,
 )
-from celery_exclusive.core.records import SECOND, SENT
+from celery_exclusive.core.records import PUBLISHED, SECOND, SENT
 from tests.unit.stepping import TTL, Key, nobody_comes
 
 A_DAY = 86_400 * SECOND
