@@ -18,8 +18,8 @@ WORLDS = [pytest.param(one, id=one.name, marks=[pytest.mark.slow] * (one not in 
     figure=(
         "48 settings, 434,000 states, and with `--large` 35 more, about 22,300,000 states, none bad: "
         "`recover` with all troubles 7,970,865, late acknowledgement with all 2,389,819, lost replies "
-        '1,635,905, retries 1,768,974, three workers 1,682,472, three tasks 1,010,617, `order="published"` with all '
-        "376,839, and others"
+        "1,635,905, retries 1,768,974, three workers 1,682,472, three tasks 1,010,617, "
+        '`order="published"` with all 376,839, and others'
     ),
     command="python -m tests.explorer --large",
 )
