@@ -21,8 +21,8 @@ from celery_exclusive.operate.consumers import ask_consumers
 from celery_exclusive.operate.patience import NoAnswer, ask_backend, ask_broker
 from celery_exclusive.operate.revoking import UNREADABLE, Damaged, opened, wait_again
 from celery_exclusive.operate.saved import Saved, SavedFile
-from celery_exclusive.options.amounts import microseconds_until
 from celery_exclusive.options.signing import Signer
+from celery_exclusive.publishing.ordered import terms_of
 from celery_exclusive.stores.base import Wake
 
 if TYPE_CHECKING:
@@ -113,7 +113,6 @@ class Putter:
         header = header.as_put(*self._salt, store=header.store and self._epoch)
         stored = replace(stored, headers={**stored.headers, HEADER: header.write()})
         claim, store = header.claim_id(id), self.services.store
-        expires = microseconds_until(stored.headers.get("expires"))
         if self._is_elsewhere and store.capabilities.line:  # a queue may have copies of it
             store.apply(saved.key, Remove(saved.id, "superseded"))
         if header.unique and header.unique[0] == saved.key and header.unique[1] == WINDOW:
@@ -134,19 +133,9 @@ class Putter:
         if not (option and header.exclusive and store.capabilities.line):
             self._send(stored)
             return "put"
-        is_retry = bool(stored.headers.get("retries"))
-        answer = store.apply(
-            header.exclusive,
-            Enqueue(
-                claim,
-                stored.dump(),
-                option.limit,
-                expires,
-                None if is_retry else option.gives_up_in,
-                option.replaces and not is_retry,
-                queue=queue_of(stored.exchange, stored.routing_key),
-            ),
-        ).answer
+        queue = queue_of(stored.exchange, stored.routing_key)
+        terms = terms_of(option, stored.headers, queue, goes_on=bool(stored.headers.get("retries")))
+        answer = store.apply(header.exclusive, Enqueue(claim, stored.dump(), **terms)).answer
         if answer == Applied(True):
             self._send(stored.promoted(Wake(header.exclusive, claim, b"", self._epoch)))
         return "known" if answer == Applied(False) else "put"

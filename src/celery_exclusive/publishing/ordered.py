@@ -7,6 +7,7 @@ Redis, the request for its place also sends it.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
@@ -99,16 +100,9 @@ class OrderedPublish(AskingPublish):
                 outcomes.joined_line(self._subject, answer.position)
 
     def _terms(self, encoded: Encoded) -> dict[str, Any]:
-        """Return the limit of the line, the queue, and the terms on which the message waits there.
-
-        What goes on with a run does not give up, and replaces no other message.
-        """
-        option, expires_in = self.option, microseconds_until(encoded.headers.get("expires"))
+        goes_on = bool(self.message.origin.run or self.message.options.get("retries"))
         queue = queue_of(encoded.exchange, encoded.routing_key)
-        terms: dict[str, Any] = {"limit": option.limit, "expires_in": expires_in, "queue": queue}
-        if not (self.message.origin.run or self.message.options.get("retries")):
-            terms |= {"gives_up_in": option.gives_up_in, "replaces": option.replaces}
-        return terms
+        return terms_of(self.option, encoded.headers, queue, goes_on=goes_on)
 
     def _leads_to_a_queue(self, encoded: Encoded) -> bool:
         """Whether a worker can publish this message to its queue again.
@@ -137,6 +131,16 @@ class OrderedPublish(AskingPublish):
         """Remove the message from the line: its caller gets an error, so no process publishes it later."""
         remove: list[KeyOperation] = [Remove(self.id, "superseded")]
         return remove, remove
+
+
+def terms_of(option: Exclusive, headers: Mapping[str, Any], queue: str, *, goes_on: bool) -> dict[str, Any]:
+    """Return the limit of a line, the queue of a message, and the terms on which the message waits there.
+
+    What goes on with a run does not give up, and replaces no other message.
+    """
+    expires_in = microseconds_until(headers.get("expires"))
+    terms: dict[str, Any] = {"limit": option.limit, "expires_in": expires_in, "queue": queue}
+    return terms if goes_on else {**terms, "gives_up_in": option.gives_up_in, "replaces": option.replaces}
 
 
 def leads_to_a_queue(encoded: Encoded) -> bool:
