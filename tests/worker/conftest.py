@@ -1,6 +1,6 @@
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Generator, Iterator
 from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
@@ -10,10 +10,19 @@ from celery import Celery
 
 from tests.proxy import Proxy
 from tests.servers import RedisServer
-from tests.worker.lab import Lab, disconnect
+from tests.worker.lab import Lab, disconnect, living
 from tests.worker.once import others_of
 from tests.worker.stage import Stage
 from tests.worker.versions import needs_celery
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_makereport(call: pytest.CallInfo[None]) -> Generator[None, Any, Any]:
+    """Show where the processes of the workers are when a test has failed."""
+    report = yield
+    if call.when == "call" and report.failed:
+        report.sections += [(f"stacks of {worker.name}", worker.stacks()) for worker in living]
+    return report
 
 
 @pytest.hookimpl(tryfirst=True)  # before pytest looks at the markers

@@ -43,11 +43,15 @@ class Journal:
 
     def wait_for(self, what: str, count: int = 1, *, timeout: float = 60, **details: Any) -> list[Event]:
         """Wait until so many such events are on the record, and return them."""
-        return eventually(
-            lambda: found if len(found := self.events(what, **details)) >= count else None,
-            f"{count} x {what} {details}",
-            timeout,
-        )
+        try:
+            return eventually(
+                lambda: found if len(found := self.events(what, **details)) >= count else None,
+                f"{count} x {what} {details}",
+                timeout,
+            )
+        except AssertionError as error:
+            record = [(event["what"], event.get("tag")) for event in self.events()]
+            raise AssertionError(f"{error}; on the record: {record}") from None
 
     def most_open(self, **details: Any) -> int:
         """The most bodies that were open at one instant; one that never ended counts until the last event."""

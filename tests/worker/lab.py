@@ -8,6 +8,7 @@ import os
 import signal
 import subprocess
 import sys
+import time
 from collections.abc import Callable
 from contextlib import ExitStack
 from importlib import import_module
@@ -224,6 +225,14 @@ def start(
         )  # fmt: skip
 
 
+_WRITING = 0.2
+"""Seconds that a process has to write its stacks."""
+_FRAMES = 25
+"""The lines of a stack that are shown: below them is the way from Celery's start to its pool."""
+living: set[Worker] = set()
+"""The workers that have not been cleared away."""
+
+
 class Worker:
     """A `celery worker` process, with its log."""
 
@@ -231,11 +240,14 @@ class Worker:
                  clock: Clock | None, conf: dict[str, Any], *, is_fresh: bool) -> None:  # fmt: skip
         self.lab, self.name, self.pool = lab, f"{name}@lab", pool
         self.log_path = lab.folder / f"{name}.log"
+        self.stacks_path = lab.folder / f"{name}.stacks"
         environment = {
             **(clock.env if clock else {}),
             **lab.environment,
             "LAB_CONF": json.dumps({**lab.conf, **conf}),
+            "LAB_STACKS": str(self.stacks_path),
         }
+        living.add(self)
         words = [
             "-A", lab.module, "worker", "-P", pool, "-c", str(concurrency), "-n", self.name, "-l", "INFO",
             "--without-gossip", "--without-mingle", *options,
@@ -267,6 +279,15 @@ class Worker:
             if line.startswith("[2")
         ]
         return "\n".join([f"----- {self.name}: the end of {self.log_path}", *lines[-LINES:]])
+
+    def stacks(self) -> str:
+        """Return where its processes are just now, for a test that has waited for one of them in vain."""
+        if self.process.poll() is None and self.stacks_path.exists():
+            for pid in (self.pid, *self.children):
+                os.kill(pid, signal.SIGUSR2)
+                time.sleep(_WRITING)
+        threads = self.stacks_path.read_text().split("hread 0x") if self.stacks_path.exists() else []
+        return "hread 0x".join("\n".join(stack.splitlines()[:_FRAMES]) + "\n" for stack in threads)
 
     def wait_ready(self, timeout: float = 60) -> None:
         """Wait until it runs tasks and hears commands: with greenlets the second may come later."""
@@ -330,5 +351,6 @@ class Worker:
         return self.process.wait(timeout)
 
     def clear_away(self) -> None:
+        living.discard(self)
         self.kill()
         print(self.digest)  # noqa: T201 - pytest shows it for a failed test

@@ -5,10 +5,13 @@ All it knows comes from the environment that `lab.Lab` makes.
 
 from __future__ import annotations
 
+import faulthandler
 import json
 import os
+import signal
 import time
 from functools import partial
+from pathlib import Path
 from typing import Any
 
 import redis
@@ -17,6 +20,8 @@ from celery import Celery, Task
 from celery_exclusive import Exclusive, install
 from tests.worker.journal import Journal
 
+if stacks := os.environ.get("LAB_STACKS"):
+    faulthandler.register(signal.SIGUSR2, Path(stacks).open("a"))  # noqa: SIM115 - while it lives
 CONF = json.loads(os.environ["LAB_CONF"])
 app = install(Celery("shop"))
 app.conf.update(CONF)
