@@ -167,7 +167,10 @@ def of_result(task_id: str, result: TaskResult) -> Answer:
     at = f" at {result.at}" if result.at else ""
     if result.key:
         word = "FAILED" if result.error else "SKIPPED"
-        verb = f"{escaped(result.key)} was held by {printable(result.holder_id) or 'another task'}"
+        holder = printable(result.holder_id) or "another task"
+        verb = f"{escaped(result.key)} was held by {holder}"
+        if result.reason == "replaced":
+            verb = f"the newer task {holder} has taken its place at {escaped(result.key)}"
         text = f"{word}{at}: {printable(result.error) or verb}"
         return Answer(
             result.reason, text, command("locks", "why", result.key), task_id=task_id, result=result

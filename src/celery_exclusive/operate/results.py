@@ -13,6 +13,7 @@ from celery.backends.base import DisabledBackend
 
 from celery_exclusive.errors import FULL, Conflict, DuplicateTask
 from celery_exclusive.operate.patience import NoAnswer, ask_backend, backend_name
+from celery_exclusive.operate.states import task_of, tasks_by_key
 
 if TYPE_CHECKING:
     from celery_exclusive.reasons import Reason
@@ -57,7 +58,7 @@ def result_of(services: Services, task_id: str) -> TaskResult | None:
     """
     try:
         meta = ask_backend(services, lambda: stored_result(services, task_id))
-        return _read(meta) if meta.get("status") in _IS_OVER else None
+        return _read(services, meta) if meta.get("status") in _IS_OVER else None
     except NoAnswer:
         raise
     except Exception as error:
@@ -74,7 +75,7 @@ def stored_result(services: Services, task_id: str) -> Mapping[str, Any]:
     return found
 
 
-def _read(meta: Mapping[str, Any]) -> TaskResult:
+def _read(services: Services, meta: Mapping[str, Any]) -> TaskResult:
     state, result, at = str(meta["status"]), meta.get("result"), _time(meta.get("date_done"))
     if state == "REVOKED":
         return TaskResult(state, at, "expired" if str(result) == "expired" else "revoked")
@@ -89,6 +90,10 @@ def _read(meta: Mapping[str, Any]) -> TaskResult:
     if isinstance(skipped, dict) and isinstance(skipped.get("key"), str):
         key = skipped["key"]
         reason: Reason = "held" if key.startswith("x") else "duplicate"
+        name = task_of(key, tasks_by_key(services)) or meta.get("name")
+        option = services.exclusive(services.app.tasks.get(name))
+        if reason == "held" and option and option.replaces and option.on_give_up != "skip":
+            reason = "replaced"  # such a task is skipped for a newer one alone
         return TaskResult(state, at, reason, key, str(skipped.get("existing_id") or ""))
     return TaskResult(state, at)
 
