@@ -192,6 +192,14 @@ class Services:
         own: Any = isinstance(unique, Unique) and (unique.period or unique.queued_ttl)
         return round((own or self.settings.exclusive_queued_ttl) * SECOND)
 
+    def max_waiting(self, option: Exclusive) -> int | None:
+        """Return how many tasks may wait in the line of this option. None: any number.
+
+        With "latest" the newest task always finds a place.
+        """
+        most: int | None = option.max_waiting or self.settings.exclusive_max_waiting
+        return None if option.replaces else most
+
     def recovers(self, *options: Option | None) -> bool:
         """Whether the store keeps the messages of runs with late acknowledgement until they are done.
 

@@ -276,9 +276,7 @@ class _View:
         """Return how many tasks may wait for a key of this task, as this app declares it now."""
         services, task = self._services, self._services.app.tasks.get(name)
         option = services.exclusive(task) if key[:1] == "x" else None
-        if option is None or not option.has_line or option.replaces:
-            return None
-        return option.max_waiting or services.settings.exclusive_max_waiting
+        return services.max_waiting(option) if option and option.has_line else None
 
 
 def _some_ids(snapshot: Snapshot) -> list[str]:

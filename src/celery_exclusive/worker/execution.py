@@ -143,12 +143,8 @@ class Execution:
         on_duplicate = "raise" if refuses else "skip"
         if option is None:
             return Policy(on_duplicate=on_duplicate)
-        most = option.max_waiting or self.services.settings.exclusive_max_waiting
-        if option.replaces:  # the newest task always finds a place
-            most = None
-        return Policy(
-            option.on_conflict, option.on_full, most, option.gives_up_in, option.on_give_up, on_duplicate
-        )
+        most, gives_up_in = self.services.max_waiting(option), option.gives_up_in
+        return Policy(option.on_conflict, option.on_full, most, gives_up_in, option.on_give_up, on_duplicate)
 
     def ask(self, asked: Ask) -> Answer:
         """Send a request of the plan to the store."""

@@ -9,6 +9,8 @@ translates. The texts are constants, so that a connection parses each of them on
 
 from __future__ import annotations
 
+from celery_exclusive.stores.sql.tables import ENTRY
+
 NAMESPACE = "SELECT fence, reaped, broker, broker_until FROM exclusive2_namespace WHERE namespace = ?"
 
 SPACE = """SELECT fence, reaped, epoch, broker, broker_until, (
@@ -102,7 +104,7 @@ WHERE namespace = ? AND key = ? AND id = ?"""
 DELETE_HOLDER = "DELETE FROM exclusive2_holder WHERE namespace = ? AND key = ? AND id = ?"
 DELETE_HOLDERS = "DELETE FROM exclusive2_holder WHERE namespace = ? AND key = ?"
 
-EACH_ENTRY = """SELECT id, seq, offer_until, offers, state, deaths, deadline, flags, newer
+EACH_ENTRY = f"""SELECT id, {", ".join(ENTRY)}
 FROM exclusive2_line WHERE namespace = ? AND key = ?"""
 """namespace, key; rows: the fields of an `Entry`."""
 
@@ -139,14 +141,13 @@ BEFORE = """SELECT count(*) FROM (
 MESSAGES = "SELECT id, message FROM exclusive2_line WHERE namespace = ? AND key = ? AND id IN (?)"
 """namespace, key, ids."""
 
-INSERT_ENTRY = """INSERT INTO exclusive2_line
-    (seq, offer_until, offers, state, deaths, deadline, flags, newer, place, message, namespace, key, id)
-VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)"""
-"""seq, offer_until, offers, state, deaths, deadline, flags, newer, place, message, namespace, key, id."""
+_COLUMNS = (*ENTRY, "place", "message", "namespace", "key", "id")
+INSERT_ENTRY = f"""INSERT INTO exclusive2_line ({", ".join(_COLUMNS)})
+VALUES ({", ".join("?" * len(_COLUMNS))})"""
+"""The fields of an `Entry`, place, message, namespace, key, id."""
 
-CHANGE_ENTRY = """UPDATE exclusive2_line
-SET seq = ?, offer_until = ?, offers = ?, state = ?, deaths = ?, deadline = ?, flags = ?, newer = ?,
-    place = ?, message = coalesce(?, message)
+CHANGE_ENTRY = f"""UPDATE exclusive2_line
+SET {", ".join(f"{column} = ?" for column in ENTRY)}, place = ?, message = coalesce(?, message)
 WHERE namespace = ? AND key = ? AND id = ?"""
 """The same as of INSERT_ENTRY. Without a message it keeps the one that it has."""
 

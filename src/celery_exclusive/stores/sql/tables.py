@@ -52,6 +52,8 @@ TABLES = {
     ){small}""",
 }
 """The rows of these tables are small and kept in the index, so a write touches one place fewer."""
+ENTRY = ("seq", "offer_until", "offers", "state", "deaths", "deadline", "flags", "newer")
+"""The columns of a line that have the fields of an `Entry`, without its id."""
 INDEXES = {
     "exclusive2_lock": ("exclusive2_lock_due", "namespace, due", ""),
     "exclusive2_holder": ("exclusive2_holder_expiry", "namespace, key, expiry, id", " WHERE +expiry > 0"),
