@@ -66,6 +66,7 @@ _PLAIN = Origin()
 class Message:
     """A message of a task with options that is about to be sent.
 
+    * `id`: of its task, unless the call is refused at once.
     * `options`: the options of its call, without our header. `send_task` sends the message with the options
       that it gets.
     * `send_anew`: lets Celery make another message, where `send_task` sends one that it has made. None: both
@@ -81,9 +82,9 @@ class Message:
     call: CallOptions
     args: Any
     kwargs: Any
-    id: str
     options: dict[str, Any]
     send_task: Callable[..., Any]
+    id: str = ""
     send_anew: Callable[..., Any] | None = None
     previous: Header | None = None
     written: Header | None = None
@@ -98,14 +99,12 @@ class Message:
 
     def keys_of(self, call: CallOptions) -> tuple[str | None, str | None]:
         """Return the keys that it has with these options."""
-        of_message = self.options.get("headers"), self.services.key_headers
-        exclusive, unique = (
-            key_of(self.task.name, self.task.run, option, self.args, self.kwargs, *of_message)
-            if option
-            else None
-            for option in (call.exclusive, call.unique)
+        name, run, exclusive, unique = self.task.name, self.task.run, call.exclusive, call.unique
+        of_call = self.args, self.kwargs, self.options.get("headers"), self.services.key_headers
+        return (
+            key_of(name, run, exclusive, *of_call) if exclusive else None,
+            key_of(name, run, unique, *of_call) if unique else None,
         )
-        return exclusive, unique
 
     @cached
     def origin(self) -> Origin:
