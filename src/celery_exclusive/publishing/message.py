@@ -99,11 +99,11 @@ class Message:
 
     def keys_of(self, call: CallOptions) -> tuple[str | None, str | None]:
         """Return the keys that it has with these options."""
-        name, run, exclusive, unique = self.task.name, self.task.run, call.exclusive, call.unique
+        task, exclusive, unique = self.task, call.exclusive, call.unique  # without an option it may be unknown
         of_call = self.args, self.kwargs, self.options.get("headers"), self.services.key_headers
         return (
-            key_of(name, run, exclusive, *of_call) if exclusive else None,
-            key_of(name, run, unique, *of_call) if unique else None,
+            key_of(task.name, task.run, exclusive, *of_call) if exclusive else None,
+            key_of(task.name, task.run, unique, *of_call) if unique else None,
         )
 
     @cached
