@@ -10,7 +10,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from importlib import import_module
 from pathlib import Path
 from typing import Any
@@ -247,7 +247,6 @@ class Worker:
             "LAB_CONF": json.dumps({**lab.conf, **conf}),
             "LAB_STACKS": str(self.stacks_path),
         }
-        living.add(self)
         words = [
             "-A", lab.module, "worker", "-P", pool, "-c", str(concurrency), "-n", self.name, "-l", "INFO",
             "--without-gossip", "--without-mingle", *options,
@@ -255,6 +254,7 @@ class Worker:
         self.process = start(
             words, environment, lab.folder, self.log_path, pool=pool, is_fresh=is_fresh or clock is not None
         )
+        living.add(self)
 
     @property
     def pid(self) -> int:
@@ -283,9 +283,10 @@ class Worker:
     def stacks(self) -> str:
         """Return where its processes are just now, for a test that has waited for one of them in vain."""
         if self.process.poll() is None and self.stacks_path.exists():
-            for pid in (self.pid, *self.children):
-                os.kill(pid, signal.SIGUSR2)
-                time.sleep(_WRITING)
+            with suppress(OSError):  # it ends meanwhile
+                for pid in (self.pid, *self.children):
+                    os.kill(pid, signal.SIGUSR2)
+                    time.sleep(_WRITING)
         threads = self.stacks_path.read_text().split("hread 0x") if self.stacks_path.exists() else []
         return "hread 0x".join("\n".join(stack.splitlines()[:_FRAMES]) + "\n" for stack in threads)
 

@@ -1450,3 +1450,45 @@ def test_a_push_that_is_refused_and_then_lost_is_tried_again(
         rank(app).delay("a")
         assert (proxy.met, messages(server), in_line(app)) == ([b"\r\nLPUSH\r\n"], 1, 1)
     assert "refuses to push onto list celery" in caplog.text
+
+
+@pytest.mark.proves("refused at once")
+def test_a_call_after_a_refused_one_has_the_key_of_the_headers_that_its_router_adds(
+    make_app: Any, redis_url: str, redis_server: RedisServer
+) -> None:
+    tenants = iter(["acme", "acme", "beta", "gamma", "gamma"])
+
+    def route(*_: Any, **__: Any) -> dict[str, Any]:
+        return {"queue": "celery", "headers": {"tenant": next(tenants)}}
+
+    app = make_app(redis_url, exclusive_key_headers=["tenant"], task_routes=(route,))
+    called = [load(app).delay("a") for _ in range(5)]
+    assert [each.outcome for each in called] == ["published", "skipped", "published", "published", "skipped"]
+    assert len({each.key for each in called}) == 3
+    assert messages(redis_server) == 3
+
+
+@pytest.mark.proves("refused at once")
+def test_two_calls_after_a_refused_one_look_first(make_app: Any, redis_url: str) -> None:
+    app = make_app(redis_url)
+    for url in ("a", "a", "b"):
+        load(app).delay(url)
+    assert getattr(app, PUBLISHER).refused_lately == {"feeds.load": 1}
+    load(app).delay("c")
+    assert getattr(app, PUBLISHER).refused_lately == {}
+
+
+def test_a_message_that_its_producer_forwards_has_no_place_that_it_did_not_get(
+    make_app: Any, redis_url: str
+) -> None:
+    kept = []
+
+    class Outbox(Producer):
+        def publish(self, _: Any, **options: Any) -> None:
+            kept.append(options["headers"]["exclusive"])
+
+    app = make_app(redis_url)
+    with app.connection_for_write() as connection:
+        app.tasks["feeds.rank"].apply_async(("a",), producer=Outbox(connection.default_channel))
+    assert "offered" not in kept[0]
+    assert "promoted" not in kept[0]

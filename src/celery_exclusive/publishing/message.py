@@ -98,8 +98,8 @@ class Message:
         return self.keys_of(self.call)
 
     def keys_of(self, call: CallOptions) -> tuple[str | None, str | None]:
-        """Return the keys that it has with these options."""
-        task, exclusive, unique = self.task, call.exclusive, call.unique  # without an option it may be unknown
+        """Return the keys that it has with these options. Without one its task may be unknown here."""
+        task, exclusive, unique = self.task, call.exclusive, call.unique
         of_call = self.args, self.kwargs, self.options.get("headers"), self.services.key_headers
         return (
             key_of(task.name, task.run, exclusive, *of_call) if exclusive else None,
@@ -178,11 +178,19 @@ class Message:
         )
         return run if header.keeps_lock else None
 
-    def send(self, header: Header, sender: Sender | None = None, *, otherwise: Header | None = None) -> Any:
+    def send(
+        self,
+        header: Header,
+        sender: Sender | None = None,
+        *,
+        plain: Header | None = None,
+        must_capture: bool = True,
+    ) -> Any:
         """Let Celery send the message with this header. Return its handle. None: `sender` has not sent it.
 
         kombu passes the encoded message to `sender`. The default sender sends it. A producer that is not
-        kombu's sends it itself, with the header `otherwise`, or is refused.
+        kombu's sends it itself, or is refused if it `must_capture` the message. One that publishes in its own
+        way may not come to the sender: it has the header `plain`.
         """
         options, services = self.options, self.services
         completed = {**options, "task_id": self.id}
@@ -193,15 +201,15 @@ class Message:
             with services.app.producer_or_acquire(options.get("producer")) as producer:
                 completed["producer"] = producer
                 can_capture = issubclass(type(producer), Producer)
-                if sender and not can_capture and otherwise is None:
+                if sender and must_capture and not can_capture:
                     raise OptionError(
                         f"task {self.name}: producer={shown(producer)} is no kombu.Producer, so the message "
                         "cannot take its place in line (order='published'): give a kombu.Producer, or none"
                     )
                 if (sender and can_capture) or type(producer) is Producer:
                     completed["producer"] = capturing(producer, HEADER, sender or push_or_send)
-                used = otherwise if otherwise and not can_capture else header
-                completed["headers"] = self._headers(used)
+                is_kombus = can_capture and type(producer).publish is Producer.publish
+                completed["headers"] = self._headers(header if is_kombus or plain is None else plain)
                 try:
                     result = self.send_task(**completed)
                 except NotSent:  # here, since a producer that ends with an error has a new connection
@@ -217,10 +225,14 @@ class Message:
     def _signed(self, header: Header) -> dict[str, Any]:
         return self.services.signer.sign_header(header.write(), self.id, self.name)
 
-    def send_captured(self, captured: Captured, header: Header) -> Any:
-        """Send the captured message as the default sender does, with this header."""
+    def write_header(self, captured: Captured, header: Header) -> None:
+        """Write a header into the captured message, unless Celery has made it with that."""
         if header is not self.written:
             captured.set_header(HEADER, self._signed(header))
+
+    def send_captured(self, captured: Captured, header: Header) -> Any:
+        """Send the captured message as the default sender does, with this header."""
+        self.write_header(captured, header)
         return push_or_send(captured) if self.publisher.is_fast else captured.send()
 
 

@@ -48,14 +48,14 @@ class OrderedPublish(AskingPublish):
 
     def publish(self) -> Any:
         """Let Celery publish the message, and kombu send it only if its turn has come."""
-        otherwise = None if self.option.order else replace(self.header)
         try:
             self.note_store()
         except StoreError as error:
             self._go_without_place(error)
+        plain, is_asked_for = replace(self.header), self.option.order is not None
         # Without an epoch it counts as redelivered.
         self.header.offered, self.header.promoted = self.key, self.header.store or ""
-        return self.message.send(self.header, self._take_place, otherwise=otherwise)
+        return self.message.send(self.header, self._take_place, plain=plain, must_capture=is_asked_for)
 
     def _take_place(self, captured: Captured) -> Any:
         """Put the message into the line, and send it if its turn has come or the store does not answer."""
@@ -64,6 +64,7 @@ class OrderedPublish(AskingPublish):
             store = None if has_queue else self.header.store
             placeless = replace(self.header, offered=None, promoted=None, store=store)
             return self.message.send_captured(captured, placeless)
+        self.message.write_header(captured, self.header)
         try:
             if not self._has_no_store and self._is_done(captured):
                 self.may_hold = False  # an interruption from here on is none of the publishing

@@ -68,11 +68,11 @@ def _send_task(self: Any, name: str, args: Any = None, kwargs: Any = None, *rest
         if options.get("headers"):
             _pop_header(services, name, options)
         return _with_outcome(task, send(**options))
+    options = as_sent(services, task, name, args, kwargs, options)
     message = Message(publisher, services, name, task, call, args or (), kwargs or {}, options, send)
     if name in publisher.refused_lately and (result := refused(message)):
         return result
     message.id = options.get("task_id") or uuid()
-    message.options = as_sent(services, task, name, args, kwargs, options)
     if before_task_publish.receivers and _has_late_keys(services, task, call):
         return _send_late(message)
     return _send(message)
