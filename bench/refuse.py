@@ -28,9 +28,14 @@ def run() -> list[Row]:
         ]
 
 
-def _row(name: str, what: str, broker: RedisServer, store: RedisServer) -> Row:
+def _contenders() -> tuple[list[str], dict[str, str]]:
+    """Return the contenders that are here, and why the others are not."""
     absent = peers.missing("celery-once", *peers.UNIQUE)
-    names = [UNIQUE, *(each for each in peers.UNIQUE if each not in absent)]
+    return [UNIQUE, *(each for each in peers.UNIQUE if each not in absent)], absent
+
+
+def _row(name: str, what: str, broker: RedisServer, store: RedisServer) -> Row:
+    names, absent = _contenders()
     with broker.client() as queues, store.client() as client:
         queues.delete("celery")
         calls = {each: _duplicates(make(each, broker.url, store=store.url).delay) for each in names}
@@ -49,8 +54,7 @@ def _row(name: str, what: str, broker: RedisServer, store: RedisServer) -> Row:
 
 def _bursts(name: str, what: str, broker: RedisServer) -> Row:
     """Calls of all keys in any order, each of which is sent once, since all keys are free at the begin."""
-    absent = peers.missing("celery-once", *peers.UNIQUE)
-    names = [UNIQUE, *(each for each in peers.UNIQUE if each not in absent)]
+    names, absent = _contenders()
     turns = random.Random(1).choices(range(KEYS), k=size.scaled(BURST))
     bare = make("bare", broker.url)
     with broker.client() as client:
