@@ -1,6 +1,7 @@
 """Measure all rows of the table, or those that are named: `python -m bench publish noop`.
 
-`cluster`, `holders`, `idle`, `keys`, `steps` and `stores` are no rows: they print what other pages state.
+`cluster`, `holders`, `idle`, `keys`, `room`, `steps` and `stores` are no rows: they print what other pages
+state.
 """
 
 from __future__ import annotations
@@ -24,6 +25,7 @@ from bench import (
     publish,
     refuse,
     report,
+    room,
     steps,
     stores,
 )  # fmt: skip
@@ -45,6 +47,7 @@ OF_OTHER_PAGES = {
     "holders": holders.run,
     "idle": idle.run,
     "keys": keys.run,
+    "room": room.run,
     "steps": steps.run,
     "stores": stores.run,
 }

@@ -10,7 +10,7 @@ from typing import NamedTuple
 ROOT = Path(__file__).parents[1]
 README = ROOT / "README.md"
 PAGES = [README, *sorted((ROOT / "docs").rglob("*.md"))]
-PARAMETERS = "doc_id, feed_url, order_id, project_id, team_id, tenant_id, user_id"
+PARAMETERS = "doc_id, feed_url, order_id, org_id, project_id, team_id, tenant_id, user_id"
 """The parameters of the task that an option within a sentence or a table is declared for."""
 OPTION = r"(?:exclusive|unique)=(?:Exclusive|Unique|Debounce)\((?!\.\.\.)[^`]*\)"
 

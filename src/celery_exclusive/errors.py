@@ -70,7 +70,26 @@ class Conflict(ExclusiveError):
 
 
 class LockHeld(Conflict):
-    """A lock was not acquired in the given time. The message names the holder and the age of its lease."""
+    """A lock was not acquired in the given time. The message names the holder and the age of its lease.
+
+    Attributes:
+        reason: "held" by another owner; or without any, "rate", "paused" or "hold": the key is at its rate,
+            or an operator or a run lets nothing start.
+        retry_after: the seconds until the key may open again. None: that is not known.
+    """
+
+    def __init__(
+        self,
+        text: str,
+        key: str = "",
+        holder: str = "",
+        reason: str = "held",
+        retry_after: float | None = None,
+    ) -> None:
+        super().__init__(text, key, holder)
+        self.reason, self.retry_after = reason, retry_after
+        if reason != "held":
+            self.args = (*self.args, reason, retry_after)
 
 
 class DuplicateTask(Conflict):

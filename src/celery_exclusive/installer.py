@@ -257,9 +257,11 @@ def _declared(task: Any, name: str) -> Option | None:
 
 
 def _written(option: Option) -> dict[str, Any]:
-    if callable(option.key):
-        raise OptionError(f"{option!r} cannot be written into a message: use a template as key=")
-    return {"by": option.by, "key": option.key, **option.values}
+    if functions := [name for name, value in option.functions.items() if callable(value)]:
+        name = functions[0]
+        instead = "a template" if name == "key" else "a number"
+        raise OptionError(f"{option!r} cannot be written into a message: use {instead} as {name}=")
+    return {"by": option.by, **option.functions, **option.values}
 
 
 def _read(kind: type[Option], written: dict[str, Any]) -> Option:

@@ -257,11 +257,22 @@ def gave_up_waiting(lock: str, seconds: float | None, by: Sequence[Owner], other
     return f"waited for lock {lock}{owners}, and gave up{after} (give_up_after)"
 
 
+def limited_by_operator(key: str, by: str, reason: str, change: str) -> None:
+    logger.warning("lock %s was %s by %s%s", key, change, by, because(reason))
+
+
+def _closed(owner: Owner) -> str:
+    what = {"rate": "at its rate", "paused": "paused by an operator", "hold": "held back"}[owner.phase]
+    return what if owner.opens_in is None else f"{what}: the next may start in {owner.opens_in:.1f}s"
+
+
 def held(by: Sequence[Owner], others: int = 0) -> str:
     """Describe the owners of a lock, and the number of others: "held by <task id> for 1.5s and 2 more"."""
     if not by:
         return "held by an owner that the store does not name"
     owner, others = by[0], len(by) - 1 + others
+    if owner.is_closed:
+        return _closed(owner)
     what = f"held by {task_id(owner.id)} for {owner.age / SECOND:.1f}s"
     if owner.phase == "offered":
         what = f"offered to {task_id(owner.id)}"

@@ -12,7 +12,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 from celery_exclusive import events
 from celery_exclusive.core.claim import task_id
@@ -325,14 +325,16 @@ def _facts(
     subject: Subject, reason: Reason | None, by: Sequence[Owner], known: dict[str, object]
 ) -> dict[str, Any]:
     owner = by[0] if by else None
+    if owner and owner.is_closed and reason == "held":
+        reason = cast("Reason", owner.phase)
     facts: dict[str, object] = {
         "task_name": subject.task_name,
         "task_id": subject.task_id,
         "lock_key": subject.lock_key,
         "reason": reason,
-        "holder_id": task_id(owner.id) if owner else None,
+        "holder_id": (task_id(owner.id) or None) if owner else None,
         "place": None,
-        "held_s": owner.age / SECOND if owner and owner.phase != "offered" else None,
+        "held_s": owner.age / SECOND if owner and owner.phase != "offered" and not owner.is_closed else None,
         "wait_s": None,
     }
     return {**facts, **known}

@@ -6,6 +6,9 @@ from typing import Final, Literal
 
 Reason = Literal[
     "held",
+    "rate",
+    "paused",
+    "hold",
     "in_line",
     "offered",
     "aside",
@@ -25,6 +28,9 @@ Reason = Literal[
 ]
 REASONS: Final[dict[Reason, str]] = {
     "held": "another owner holds the key",
+    "rate": "as many tasks have started as the rate of the key allows",
+    "paused": "an operator has paused the key",
+    "hold": "a run, or an operator, lets no task of the key start for a while",
     "in_line": "the task waits in the line of the key",
     "offered": "the key is offered to the task, and its message is on its way to a worker",
     "aside": "no worker accepted the offers of the task, its message is not signed, or it waits for its last "

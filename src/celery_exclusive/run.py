@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextvars import ContextVar
 from dataclasses import dataclass, field
 from os import getpid
@@ -13,6 +13,7 @@ from celery.utils.functional import noop
 from celery_exclusive import notices
 from celery_exclusive.core.admission import Admission
 from celery_exclusive.core.claim import FINISHED, Claim, UniqueUntil
+from celery_exclusive.core.operations import Owner
 from celery_exclusive.errors import FULL, DuplicateTask, LockHeld
 from celery_exclusive.leases.lease import Lease
 from celery_exclusive.options.declared import Exclusive, Unique, UniqueOption
@@ -99,7 +100,7 @@ class Run:
         else:
             assert exclusive  # noqa: S101 - no other lock conflicts
             text = _refusal(task, exclusive, outcome)
-            self.failure = LockHeld(text, outcome.key, outcome.existing_id)
+            self.failure = LockHeld(text, outcome.key, outcome.existing_id, *closed_by(outcome.by))
 
 
 current_run: ContextVar[Run | None] = ContextVar("celery_exclusive_run", default=None)
@@ -144,6 +145,11 @@ def duplicate_error(task: str, outcome: Admission) -> DuplicateTask:
     key, existing_id = outcome.key, outcome.existing_id
     text = f"task {task} did not run: unique key {key} is held by {existing_id}"
     return DuplicateTask(text, key, existing_id)
+
+
+def closed_by(by: Sequence[Owner]) -> tuple[str, float | None]:
+    """Return `reason` and `retry_after` of the error of a lock that these owners have."""
+    return (by[0].phase, by[0].opens_in) if by and by[0].is_closed else ("held", None)
 
 
 def _refusal(task: str, option: Exclusive, outcome: Admission) -> str:

@@ -261,7 +261,7 @@ class TaskMixin:
                 raise UnreadableKey(key, snapshot.problem, services.store.url)
         lock = seen[0] if exclusive else Snapshot()
         own = seen[-1] if unique else Snapshot()
-        has_room = not exclusive or len(lock.holders) + lock.others + lock.waiting < exclusive.limit
+        has_room = not exclusive or lock.has_room(exclusive.most - lock.waiting)
         holders, unique_holders = _holders(lock.holders), _holders(own.holders)
         phase = own.holders[0].phase if unique_holders else None
         return LockState(

@@ -62,6 +62,9 @@ def test_a_running_holder_loses_its_lock_only_by_force_and_the_next_in_line_star
         "args": "key='k'",
         "oldest_wait": in_line["age"],
         "limit": 1,
+        "override": None,
+        "opens_in": None,
+        "rates": [],
     }
     assert holder.pop("id") == first.id
     assert holder.pop("fence") == lab.journal.events("start", tag="first")[0]["fence"]

@@ -10,11 +10,13 @@ from hypothesis.strategies import SearchStrategy as Strategy
 
 from celery_exclusive.core.operations import (
     AcquireAlone,
+    Charge,
     Drop,
     Ending,
     Enqueue,
     ForceRelease,
     GiveUp,
+    Hold,
     KeyOperation,
     Order,
     Recall,
@@ -23,6 +25,7 @@ from celery_exclusive.core.operations import (
     Renew,
     Requeue,
     Restore,
+    SetLimit,
     StandBehind,
 )
 from celery_exclusive.core.records import NEVER, SECOND, SENT_LIFE, Phase
@@ -56,6 +59,8 @@ class Take:
     gives_up_in: int | None = None
     replaces: bool = False
     queue: str = ""
+    cost: int = 1
+    rates: tuple[tuple[int, int], ...] = ()
 
 
 @dataclass(frozen=True)
@@ -67,10 +72,11 @@ class Crowd:
     count: int
     ttl: int
     recovers: bool
+    cost: int = 1
 
     def takes(self) -> list[Take]:
         ids = map(str, range(self.first, self.first + self.count))
-        terms = {"late": self.recovers, "at_once": True, "recovers": self.recovers}
+        terms = {"late": self.recovers, "at_once": True, "recovers": self.recovers, "cost": self.cost}
         return [Take(self.key, id, "t1", self.ttl, CROWD, "fresh", b"one", **terms) for id in ids]
 
 
@@ -81,6 +87,8 @@ class Follow:
     number: int
     is_redelivered: bool
     late: bool = True
+    cost: int = 1
+    rates: tuple[tuple[int, int], ...] = ()
 
 
 @dataclass(frozen=True)
@@ -146,6 +154,8 @@ pauses = (
     SECOND,
     SECOND,
     SECOND,
+    SECOND // 40,
+    10 * SECOND,
     OFFER - 1,
     OFFER,
     OFFER + 1,
@@ -167,23 +177,37 @@ queues = some.sampled_from(("", "/low", "/low", "/low", "/12 hïgh"))
 windows = some.sampled_from(((0, 0), (SECOND, 3 * SECOND), (SECOND, 60 * SECOND)))
 neglect = some.builds(Ignore, some.sampled_from((8, 9, 9, 17, 24)), some.sampled_from((False, False, True)))
 no_crowds: Strategy[list[Action]] = some.just([])
+costs = some.sampled_from((1, 1, 1, 2, 5))
+RATES: tuple[tuple[tuple[int, int], ...], ...] = (
+    (),
+    ((2, SECOND),),
+    ((5, 10 * SECOND),),
+    ((5, SECOND), (7, 10 * SECOND)),
+)
+free_of_charge = some.just(1), some.just(RATES[0])
+spans = some.sampled_from((SECOND, 10 * SECOND, 60 * SECOND))
+operators = some.sampled_from(("", "ops", "opérations"))
+reasons = some.sampled_from(("", "429 again", "a tab \t and: ü"))
 
 
 def histories_of(
     ids: Strategy[str],
     limits: Strategy[int | None],
     chosen: Strategy[int],
+    *,
     shortest: int,
     longest: int,
     share: tuple[bool, ...],
     crowd: int | None = None,
     crowds: Strategy[list[Action]] = no_crowds,
+    prices: tuple[Strategy[int], Strategy[tuple[tuple[int, int], ...]]] = free_of_charge,
 ) -> Strategy[list[Action]]:
     """A line of some ids, which nobody looks after perhaps, and then what happens to these ids.
 
     `limits` are those of deliveries, where None is the key's usual one, `chosen` those of other operations.
     `share`: how many of the operations are of those that have a limit. `crowd` is the limit of the first ids.
-    `crowds` are there before them all.
+    `crowds` are there before them all. `prices`: the costs of tasks, and the rates of their keys, which
+    operators limit. Without them each task costs one unit, and nothing else happens.
     """
     taken = some.none() | some.tuples(ids, phases)
     take = (
@@ -204,6 +228,7 @@ def histories_of(
         expiries,
         rarely,
         queues,
+        *prices,
     )
     arrivals = some.builds(
         Take, keys, ids, some.just("t1"), ttls, some.just(crowd), some.just("fresh"), some.just(b"one")
@@ -213,13 +238,22 @@ def histories_of(
     renewals = some.lists(some.tuples(keys, some.builds(Renew, ids, tokens, ttls)), max_size=4).map(tuple)
     contents = some.sampled_from((b"one", b"two"))
     terms = (expiries, expiries, rarely)
+    priced = dict(zip(("cost", "rates"), prices, strict=True))
     with_limits = some.one_of(
         some.builds(Take, *take),
-        some.builds(Give, keys, some.builds(Enqueue, ids, contents, chosen, *terms, queue=queues)),
-        some.builds(Give, keys, some.builds(Enqueue, ids, contents, chosen, waits=windows)),
-        some.builds(Give, keys, some.builds(Restore, ids, tokens, ttls, chosen)),
+        some.builds(Give, keys, some.builds(Enqueue, ids, contents, chosen, *terms, queue=queues, **priced)),
+        some.builds(Give, keys, some.builds(Enqueue, ids, contents, chosen, waits=windows, **priced)),
+        some.builds(Give, keys, some.builds(Restore, ids, tokens, ttls, chosen, *prices)),
+    )
+    limited = some.one_of(
+        some.builds(
+            SetLimit, some.sampled_from((0, 1, 3, None, None)), some.none() | spans, operators, reasons
+        ),
+        some.builds(Hold, some.just("") | ids, tokens, some.just(0) | spans),
+        some.builds(Charge, ids, tokens, some.sampled_from((1, 2, 9))),
     )
     others = some.one_of(
+        *([] if prices is free_of_charge else [some.builds(Give, keys, limited)] * 2),
         some.builds(Follow, some.integers(0, 3), some.sampled_from((False, False, False, True)), lates),
         some.builds(Follow, some.integers(0, 3), some.just(False), lates),
         some.builds(Finish, some.integers(0, 3), endings),
@@ -316,7 +350,32 @@ huge = histories_of(
     ),
 )
 """With up to 400 holders, of whom a step does not even read all that have expired together."""
-histories = some.sampled_from((few, many, many, crowded, huge)).flatmap(lambda kind: kind)
+
+
+def _with_room(rates: tuple[tuple[int, int], ...]) -> Strategy[list[Action]]:
+    """With costs, mostly these rates, and operators who set limits."""
+    prices = costs, some.sampled_from((rates, rates, rates, rates, rates, *RATES))
+    ids, limits = some.sampled_from((*IDS, *map(str, range(30)))), some.sampled_from((1, 6, 6, 12, 20))
+    short = histories_of(
+        some.sampled_from(IDS),
+        some.sampled_from((None, 1, 3, 6, 6)),
+        some.sampled_from((1, 6)),
+        shortest=0,
+        longest=6,
+        share=(False, False, True),
+        crowd=6,
+        prices=prices,
+    )
+    long = histories_of(
+        ids, limits, limits, shortest=5, longest=30, share=(False, True), crowd=12, prices=prices
+    )
+    return short | long
+
+
+roomy = some.sampled_from(RATES).flatmap(_with_room)
+histories = some.sampled_from((few, many, many, crowded, huge, roomy, roomy, roomy)).flatmap(
+    lambda kind: kind
+)
 
 
 def take(
@@ -331,6 +390,11 @@ def take(
 ) -> Take:
     seen: tuple[str, Phase] | None = (takes_over, "queued") if takes_over else None
     return Take("one at a time", id, token, ttl, limit, kind, b"one", takes_over=seen, **terms)
+
+
+def priced(id: str, cost: int) -> Take:
+    """A delivery under a limit of five units, and a rate of seven in ten seconds."""
+    return take(id, limit=5, cost=cost, rates=((7, 10 * SECOND),))
 
 
 def call_in_window(id: str) -> Give:
@@ -755,6 +819,26 @@ RARE: dict[str, list[Action]] = {
         *(Follow(number, False) for number in range(8)),
         Ignore(9, True),
         take("the last", limit=1_000_000),
+    ],
+    "one finds a slot behind more than a step reads": [
+        *(take(f"{number}", limit=1) for number in range(210)),
+        take("the last", limit=1000),
+    ],
+    "rates, costs and an operator": [
+        priced("a", 2),
+        priced("b", 2),
+        priced("c", 5),
+        Wait(SECOND),
+        Reap(9, 0),
+        Give("one at a time", Hold("a", "t1", 10 * SECOND)),
+        Give("one at a time", Charge("a", "t1", 3)),
+        Finish(0),
+        Give("one at a time", SetLimit(0, None, "ops", "429 again")),
+        *(it for _ in range(3) for it in (Wait(10 * SECOND), Reap(9, 0))),
+        Give("one at a time", SetLimit(3, 60 * SECOND)),
+        Follow(-1, False),
+        *(it for _ in range(7) for it in (Wait(10 * SECOND), Reap(9, 0))),
+        priced("d", 1),
     ],
     "redelivered once, and parked again": [
         take("a"),

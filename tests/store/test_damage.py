@@ -23,6 +23,9 @@ KEYS = ("bad", "one", "two")
 REDIS: dict[str, tuple[Any, ...]] = {
     **{f"{kind}: of a wrong type": ("SET", f"cx2:{{0}}:{kind}:bad", "x") for kind in "lqabm"},
     "counts": ("HSET", "cx2:{0}:l:bad", "", "many"),
+    "terms": ("HSET", "cx2:{0}:l:bad", "", "rate many\n1 1 9 9 1 0 0"),
+    "terms of others": ("HSET", "cx2:{0}:l:bad", "", "speed 9\n1 1 9 9 1 0 0"),
+    "a rate without a period": ("HSET", "cx2:{0}:l:bad", "", "rate 9\n1 1 9 9 1 0 0"),
     "a lease": ("HSET", "cx2:{0}:l:bad", "a", "for ever"),
     "an offer": ("HSET", "cx2:{0}:o:bad", "b", "next week"),
 }

@@ -323,13 +323,14 @@ def test_a_task_that_comes_again_deep_in_a_line_counts_few_of_those_before_it(
 
 
 def lengthen(server: Database, key: str, length: int) -> None:
-    columns = 'id, seq, place, namespace, "key", offer_until, offers, state, deaths, deadline, flags, message'
+    fields = "offer_until, offers, state, deaths, deadline, flags, cost, message"
+    columns = f'id, seq, place, namespace, "key", {fields}'
     ((last,),) = server.ask("SELECT max(seq) FROM exclusive2_line")
     entries = (
-        (b"%d" % n, last + n, last + n, b"cx", key.encode(), 0, 0, "waiting", 0, NEVER, 0, b"message")
+        (b"%d" % n, last + n, last + n, b"cx", key.encode(), 0, 0, "waiting", 0, NEVER, 0, 1, b"message")
         for n in range(10, length)
     )
-    marks = ", ".join(["%s"] * 12)
+    marks = ", ".join(["%s"] * 13)
     with server.stranger() as cursor:
         cursor.executemany(f"INSERT INTO exclusive2_line ({columns}) VALUES ({marks})", entries)
         cursor.execute(

@@ -120,7 +120,7 @@ def test_tables_of_another_release(empty: PostgresServer) -> None:
     with closing(open_store(empty.url)) as store, empty.connect() as connection:
         store.epoch()
         connection.execute("UPDATE exclusive2_version SET version = 7")
-    assert "tables of another release of celery-exclusive (version 7, not 5)" in refusal(empty.url)
+    assert "tables of another release of celery-exclusive (version 7, not 6)" in refusal(empty.url)
 
 
 @pytest.mark.proves("PostgreSQL, misuse")

@@ -305,9 +305,9 @@ def test_every_verb_is_one_transaction_of_few_statements(store: SqliteStore) -> 
     assert cost(lambda: store.apply("unknown", Remove("b"))) == 1
     assert cost(store.epoch) == 1
     statements.clear()
-    store.reap()  # whether one is due; what has ended, also rows of holders, the mark; what is due
-    assert [statement.split()[0] for statement in statements].count("COMMIT") == 3
-    assert len(statements) == 3 * 2 + 8
+    store.reap()  # whether one is due; what has ended, also rows of holders, the mark; what is due; what next
+    assert [statement.split()[0] for statement in statements].count("COMMIT") == 4
+    assert len(statements) == 4 * 2 + 9
     assert cost(lambda: store.reap(every=LIFE)) == 1
     late = replace(take("late"), acks_late=True, recovers=True)
     assert cost(lambda: store.apply("recovers", late)) == 3
@@ -425,7 +425,7 @@ def test_a_line_of_20000_costs_as_many_statements_as_one_of_ten(store: SqliteSto
 
 
 def lengthen(path: Path, key: str, length: int) -> None:
-    columns = "namespace, key, offer_until, offers, state, deaths, deadline, flags, message"
+    columns = "namespace, key, offer_until, offers, state, deaths, deadline, flags, cost, message"
     with closing(sqlite3.connect(path)) as database:
         ((last,),) = database.execute(
             "SELECT max(seq) FROM exclusive2_line WHERE key = ?", (key.encode(),)

@@ -70,7 +70,7 @@ def release(obj: CLIContext, key: str, *, force: bool, reason: str, queued: bool
         _release_queued(services, key, reason=reason, yes=yes)
     else:
         _release(services, find_key(services.store, key), force=force, reason=reason)
-    _farewell(services)
+    farewell(services)
 
 
 @commands.command
@@ -137,7 +137,7 @@ def create_tables(obj: CLIContext, *, only_print: bool) -> None:
         click.echo(f"GRANT SELECT, INSERT, UPDATE, DELETE ON {name} TO ...;", err=True)
 
 
-def _farewell(services: Services) -> None:
+def farewell(services: Services) -> None:
     """Wait until the broker has the event, and the messages that are next in line."""
 
     def wait() -> None:

@@ -27,7 +27,10 @@ def table(states: Iterable[KeyState]) -> Iterator[str]:
 def state_lines(state: KeyState) -> Iterator[str]:
     """Yield the lines that describe a key and its holders."""
     yield f"lock {named(state)}"
-    yield f"  {state.shown_state}; limit {state.limit:,}; {state.waiting:,} in line, {state.aside:,} aside"
+    limit = "no limit; " if state.room.limit is None else f"limit {state.room.limit:,}; "
+    known = limit if state.room.is_known else ""
+    yield f"  {state.shown_state}; {known}{state.waiting:,} in line, {state.aside:,} aside"
+    yield from (f"  {line}" for line in state.room.lines())
     for holder in state.holders:
         yield f"  {_holder(holder)}"
     if state.other_holders:
@@ -58,7 +61,7 @@ def _holder(holder: LockHolder) -> str:
 def _rows(state: KeyState) -> Iterator[tuple[str, ...]]:
     key = (escaped(state.key), printable(state.args or "-"))
     waiting = f"{state.all_waiting}" + (f" ({state.aside} aside)" if state.aside else "")
-    end = (waiting, _time(state.oldest_wait), str(state.limit))
+    end = (waiting, _time(state.oldest_wait), state.room.short)
     for holder in state.holders:
         it = "dead" if holder.is_dead else state.state
         yield (*key, it, escaped(holder.task_id), worker_text(holder) or "-", duration(holder.age), *end)

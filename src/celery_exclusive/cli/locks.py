@@ -44,11 +44,12 @@ class _Group(click.Group):
         from celery_exclusive.cli.commands import commands
         from celery_exclusive.cli.doctor import doctor
         from celery_exclusive.cli.drop import drop, put
+        from celery_exclusive.cli.limits import hold, limit, pause, resume
         from celery_exclusive.cli.looking import ls, show, why
         from celery_exclusive.cli.metrics import metrics
         from celery_exclusive.cli.web import web
 
-        for command in (doctor, drop, ls, put, show, why, metrics, web):
+        for command in (doctor, drop, hold, limit, ls, pause, put, resume, show, why, metrics, web):
             commands.add_command(command)
         self.commands = commands.commands
         return super().make_context(*args, **kwargs)
@@ -75,7 +76,8 @@ class _Group(click.Group):
 @click.pass_context
 @handle_preload_options
 def locks(ctx: click.Context, *, url: str, prefix: str, **_: object) -> None:
-    """Say why a task does not run, list locks, release them, drop waiting tasks and put them back.
+    """Say why a task does not run, list locks, release, limit and pause them, drop waiting tasks and put them
+    back.
 
     It also makes the tables of a database.
 

@@ -66,13 +66,15 @@ def ls(obj: CLIContext, /, prefix: str, task: str, *, watch: bool, as_json: bool
              period: a unique key that expires by the clock alone
              waiting: no holder, the lock is offered to the first in line, or a window is open
              aside: no worker accepts the waiting tasks; is there a worker for their queue?
+             set: an operator has set its limit or paused it, or it is held back
              damaged: its data in the store cannot be read; `locks release --force` deletes them
     HOLDER   the id of the task that holds the lock; one row for each holder
     WORKER   the worker that runs it; - for a lock(), and for a task that no worker runs
     HELD     for how long the holder has held it
     WAITING  how many tasks wait in line
     OLDEST   for how long the first of them has waited
-    LIMIT    how many holders the key may have at once
+    LIMIT    how many holders the key may have at once, "-" for any number; the limit or pause that an
+             operator has set; and of each rate how many have started
     """
     if watch and as_json:
         raise click.UsageError("--watch redraws a table: leave out --json, or run the command again")

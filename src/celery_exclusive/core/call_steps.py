@@ -35,7 +35,8 @@ class CallSteps(KeyState):
             self.leave(lease.id)  # the message that its run keeps is no copy
         entry = self.entries.get(op.id)
         is_copied = entry is not None or (lease is not None and lease.may_have_copies)
-        self.hold(op, fence, op.phase, may_have_copies=is_copied)
+        cost = lease.cost if lease else 1
+        self.hold(op, fence, op.phase, may_have_copies=is_copied, cost=cost)
         if op.sends and not own:
             self.new_tombstone = Tombstone("sent")
         if entry:

@@ -18,6 +18,7 @@ from celery_exclusive.core.operations import (
     Restore,
 )
 from celery_exclusive.core.records import Phase
+from celery_exclusive.core.room import Rates
 
 FINISHED: Literal["finished"] = "finished"
 STARTED: Literal["started"] = "started"
@@ -33,16 +34,21 @@ _TOKEN = re.compile("[0-9a-f]{16}")
 
 @dataclass(frozen=True, slots=True)
 class Claim:
-    """A key, with the id and the token of its claimant. Its lease lasts for `ttl` microseconds."""
+    """A key, with the id and the token of its claimant. Its lease lasts for `ttl` microseconds.
+
+    `limit`, `rates`, `cost`: what the key allows, and what the claim takes of it, as in `Acquire`.
+    """
 
     key: str
     id: str
     token: str
     ttl: int
     limit: int = 1
+    cost: int = 1
+    rates: Rates = ()
 
     def acquire(self) -> Acquire:
-        return Acquire(self.id, self.token, self.ttl, self.limit)
+        return Acquire(self.id, self.token, self.ttl, self.limit, cost=self.cost, rates=self.rates)
 
     def acquire_alone(self, ttl: int, phase: Phase, inherits: Claim | None = None) -> AcquireAlone:
         return AcquireAlone(
@@ -53,7 +59,7 @@ class Claim:
         return Renew(self.id, self.token, self.ttl)
 
     def restore(self) -> Restore:
-        return Restore(self.id, self.token, self.ttl, self.limit)
+        return Restore(self.id, self.token, self.ttl, self.limit, self.cost, self.rates)
 
     def release(self, ending: Ending = "done") -> Release:
         return Release(self.id, self.token, ending)

@@ -22,6 +22,7 @@ from celery_exclusive.core.records import (
     Tombstone,
     by_expiry,
 )
+from celery_exclusive.core.room import Room, take
 
 FIRST_OFFER = 5 * SECOND
 """How long the first offer lasts; each further offer lasts longer."""
@@ -87,6 +88,9 @@ class KeyState:
         self.holders = {holder.id: holder for holder in document.holders}
         self.unread, self.unread_expiry = document.unread, document.unread_expiry
         self.queue = document.queue
+        self.terms = document.terms.at(now)
+        of_others = self.terms.extra - sum(lease.cost - 1 for lease in document.holders)
+        self.unread_extra = max(of_others, 0) if self.unread else 0
         self.entries = {
             entry.id: entry for entry in (*line.overdue, *line.last, *line.head, *line.aside, *line.behind)
         }
@@ -112,12 +116,13 @@ class KeyState:
         phase: Phase = "running",
         *,
         may_have_copies: bool,
+        cost: int = 1,
     ) -> None:
-        self.holders[op.id] = Holder(op.id, op.token, self.now + op.ttl, fence, may_have_copies, phase)
+        self.holders[op.id] = Holder(op.id, op.token, self.now + op.ttl, fence, may_have_copies, phase, cost)
 
     def put_behind(self, entry: Entry, flags: int = 0) -> None:
         """Put a copy behind its run. An admitted message has no deadline any more."""
-        self.put(Entry(entry.id, entry.seq, offers=flags, state="behind", deaths=entry.deaths))
+        self.put(entry.moved(offers=flags, state="behind"))
 
     def advance(self) -> None:
         """Drop expired leases, and offer the free slots: first to entries in line, then to entries aside."""
@@ -159,32 +164,100 @@ class KeyState:
             self.ahead = self.waiting
         seq = entry.seq if keeps_place else self.next_number()
         offers = int(entry.is_copy_at_broker)
-        self.put(Entry(entry.id, seq, offer_until, offers, deaths=entry.deaths))
+        self.put(entry.moved(seq=seq, offer_until=offer_until, offers=offers))
 
     def next_number(self) -> int:
         """Return a new fence or place in line. Both grow with the time, and by at least one."""
         self.fence = max(self.fence + 1, self.now)
         return self.fence
 
-    def slots_to_offer(self) -> int:
-        """Return how many slots are free, up to those that are offered at a time."""
-        return max(min(self.limit - self.held, OFFERED_AT_ONCE), 0)
-
     @property
     def held(self) -> int:
         """The number of holders."""
         return len(self.holders) + self.unread
 
+    @property
+    def extra(self) -> int:
+        """The units that leases hold beyond one each."""
+        return sum([lease.cost - 1 for lease in self.holders.values()]) + self.unread_extra
+
+    @property
+    def most(self) -> int:
+        """The units that may be held at once."""
+        return self.terms.override.limit if self.terms.override else self.limit
+
+    def room(self) -> Room:
+        most, terms = self.most, self.terms
+        free = 0 if self.now < terms.opens_at else most - self.held - self.extra
+        return ((free, most), *[(rate.free, rate.units) for rate in terms.active])
+
+    def in_turn(self) -> list[Entry]:
+        """Return the first in line that have room, up to those that are offered a slot at a time."""
+        found = list[Entry]()
+        if not self.waiting:
+            return found
+        room = self.room()
+        for entry in self.head()[:OFFERED_AT_ONCE]:
+            if not (room := take(room, entry.cost)):
+                break
+            found.append(entry)
+        return found
+
+    def has_room(self, cost: int, ahead: int) -> bool:
+        """Whether a task has room behind so many others in line. Those that were not read cost one."""
+        before = [entry.cost for entry in self.head() if entry.id != self.id][:ahead]
+        unread = ahead - len(before)
+        room = tuple((free - unread, most) for free, most in self.room())
+        for units in (*before, cost):
+            room = take(room, units)
+        return bool(room)
+
+    def closed(self, cost: int) -> list[Owner]:
+        """Return the owner without an id for which a task has to wait though slots may be free, if any.
+
+        Behind others it waits as the next of them.
+        """
+        terms, now = self.terms, self.now
+        if terms.override and not terms.override.limit:
+            until = terms.override.until
+            return [
+                Owner("", now - terms.override.since, until - now if until < NEVER else NEVER, phase="paused")
+            ]
+        if now < terms.opens_at:
+            return [Owner("", 0, terms.opens_at - now, phase="hold")]
+        (free, most), *_ = self.room()
+        in_turn = self.in_turn()
+        before = [entry for entry in in_turn if entry.id != self.id]
+        first = [entry.cost for entry in self.head()[len(in_turn) :][:1] if len(before) == len(in_turn)]
+        (cost,) = first or [cost]
+        opens = self._opens(cost, before)
+        is_rate = free >= min(cost, most) and now < opens < NEVER
+        return [Owner("", 0, opens - now, phase="rate")] if is_rate else []
+
+    def _opens(self, cost: int, before: list[Entry]) -> int:
+        """Return when the rates let a task start after these others."""
+        return max(
+            (
+                rate.opens(self.now, min(cost, rate.units) + sum(min(it.cost, rate.units) for it in before))
+                for rate in self.terms.active
+            ),
+            default=self.now,
+        )
+
     def head(self) -> list[Entry]:
         waiting = [entry for entry in self.entries.values() if entry.state == "waiting"]
         return sorted(waiting, key=lambda entry: entry.seq)
 
-    def owners(self) -> tuple[tuple[Owner, ...], int]:
-        """Return the owners that an answer names, holders first, and the number of others."""
+    def owners(self, cost: int | None = None) -> tuple[tuple[Owner, ...], int]:
+        """Return the owners that an answer names, holders first, and the number of others.
+
+        `cost`: of the task that has to wait for them, maybe since the key is closed.
+        """
+        closed = [] if cost is None else self.closed(cost)
         owners = [owner(lease, self.now) for lease in named(self.holders.values(), self.id)]
-        offered = [entry for entry in self.head()[: self.slots_to_offer()] if entry.id != self.id]
+        offered = [entry for entry in self.in_turn() if entry.id != self.id]
         owners += [Owner(e.id, 0, e.offer_until - self.now, phase="offered") for e in offered]
-        return tuple(owners[:NAMED]), max(self.held + len(offered) - NAMED, 0)
+        return (*closed, *owners[:NAMED]), max(self.held + len(offered) - NAMED, 0)
 
     def put(self, entry: Entry) -> None:
         """Store a new or changed entry. An entry that is now behind its run is not woken."""
@@ -238,23 +311,26 @@ class KeyState:
         queues it has one: the next message may be in a faster queue. At most as many entries as slots are
         free step aside in one step, since a step reads only the head of the line.
         """
-        slots = most = self.slots_to_offer()
+        if not self.waiting:
+            return
+        room = self.room()
+        slots = most = min(*(free for free, _ in room), OFFERED_AT_ONCE)
         in_line, most_offers = self.waiting, 1 if self.queue == SEVERAL else OFFERS_IN_LINE
         for position, entry in enumerate(self.head(), 1):
-            if slots <= 0:
+            left = take(room, entry.cost)
+            if slots <= 0 or not left:
                 break
             is_last = position == in_line
             may_step_aside = not is_last and len(self.stepped_aside) < most
-            if entry.offer_until > self.now:
-                slots -= 1
-            elif entry.offers >= most_offers and may_step_aside:
+            if entry.offer_until <= self.now and entry.offers >= most_offers and may_step_aside:
                 self.set_aside(entry)
                 self.stepped_aside.append(entry.id)
                 if entry.offers >= OFFERS_IN_LINE:
                     self.abandoned.append(entry.id)
-            else:
+                continue
+            if entry.offer_until <= self.now:
                 self.offer(entry, self.now + min(2**entry.offers, LONGEST_OFFER) * self.first_offer)
-                slots -= 1
+            room, slots = left, slots - 1
 
     def _offer_aside(self) -> None:
         overdue = sorted(
@@ -262,8 +338,11 @@ class KeyState:
             for entry in self.entries.values()
             if entry.state == "aside" and entry.offer_until <= self.now
         )
-        for _, id in overdue[: self.slots_to_offer()]:
-            offers = self.entries[id].offers
+        room = self.room() if overdue else ()
+        for _, id in overdue[:OFFERED_AT_ONCE]:
+            if not (left := take(room, self.entries[id].cost)):
+                continue
+            room, offers = left, self.entries[id].offers
             pause = min(2**offers, LONGEST_OFFER) * self.first_offer
             is_final = offers + 1 >= OFFERS_IN_LINE + OFFERS_ASIDE
             self.offer(self.entries[id], NEVER if is_final else self.now + pause)
@@ -288,7 +367,7 @@ class KeyState:
         A message that gives up is ended, unless it waits for no other task but for a worker.
         """
         self.end_expired()
-        in_turn = {entry.id for entry in self.head()[: self.slots_to_offer()]} if overdue else set()
+        in_turn = {entry.id for entry in self.in_turn()} if overdue else set()
         for entry in overdue:
             if entry.over is not None:
                 self.end_wait(entry, entry.over)
@@ -315,7 +394,7 @@ class KeyState:
         """
         offers = entry.offers + 1 if entry.is_over else 1
         deadline = min(self.now + 2 ** (offers - 1) * self.first_offer, NEVER)
-        self.put(Entry(entry.id, entry.seq, NEVER, offers, "aside", entry.deaths, deadline, over=newer))
+        self.put(entry.moved(offer_until=NEVER, offers=offers, state="aside", deadline=deadline, over=newer))
         self.wake_once(entry.id)
 
     def shorten_offers(self, only: str | None = None) -> None:
@@ -325,7 +404,7 @@ class KeyState:
         next task in line for no longer than an offered one does. `only`: the offer of this id alone.
         """
         longest = self.now + LONGEST_OFFER * self.first_offer
-        for entry in self.head()[: self.slots_to_offer()]:
+        for entry in self.in_turn():
             if only not in (None, entry.id):
                 continue
             # A message of another queue than the next one's has had its time since it was published.
@@ -340,8 +419,9 @@ class KeyState:
         self.put(replace(entry, offer_until=self.now + pause, state="aside"))
 
     def due(self) -> int | None:
-        times = [entry.offer_until for entry in self.head()[: self.slots_to_offer()]]
-        aside = [entry.offer_until for entry in self.entries.values() if entry.state == "aside"]
+        in_turn = self.in_turn()
+        times = [entry.offer_until for entry in in_turn]
+        aside = [entry for entry in self.entries.values() if entry.state == "aside"]
         others_wait = bool(self.waiting or aside)
         # Of many holders it is not known which have copies.
         counts_all = others_wait or self.line.others_behind
@@ -354,11 +434,23 @@ class KeyState:
         ]
         if counts_all and self.unread_expiry != NEVER:
             times.append(self.unread_expiry)
-        if self.held < self.limit:
-            times += [until for until in aside if until != NEVER]
+        if others_wait:
+            room = self.room()
+            times += [it.offer_until for it in aside if it.offer_until != NEVER and take(room, it.cost)]
+            times += self._opens_by_time([*self.head()[len(in_turn) :][:1], *aside], in_turn)
         if self.first_deadline != NEVER:
             times.append(self.first_deadline)
         return min(times, default=None)
+
+    def _opens_by_time(self, behind: list[Entry], in_turn: list[Entry]) -> list[int]:
+        """Return when time alone may give room to one of these entries behind the others."""
+        override = self.terms.override
+        times = [override.until] if override and override.limit < self.limit else []
+        if self.now < self.terms.opens_at:
+            times.append(self.terms.opens_at)
+        elif self.most:
+            times += [self._opens(cost, in_turn) for cost in {entry.cost for entry in behind}]
+        return [at for at in times if behind and self.now < at < NEVER]
 
     @property
     def first_deadline(self) -> int:

@@ -5,7 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import ClassVar, Literal
 
-from celery_exclusive.core.records import NEVER, OwnerPhase, Phase
+from celery_exclusive.core.records import NEVER, SECOND, OwnerPhase, Phase
+from celery_exclusive.core.room import Rates
 
 Ending = Literal["done", "open", "if_no_copy"]
 RemoveEnding = Literal["done", "open", "superseded", "aside"]
@@ -30,6 +31,7 @@ class Acquire:
     * `gives_up_in`: the time after which a sweep ends the wait of a new message in line.
     * `replaces`: a new message replaces the messages of this kind that wait in line, and may be replaced.
     * `queue`: where the broker has the message, if that may be parked.
+    * `cost`: the units that the run holds of the limit, and takes of each rate. `rates`: units and periods.
     """
 
     id: str
@@ -49,6 +51,8 @@ class Acquire:
     gives_up_in: int | None = None
     replaces: bool = False
     queue: str = ""
+    cost: int = 1
+    rates: Rates = ()
 
     @property
     def may_be_in_line(self) -> bool:
@@ -63,7 +67,7 @@ class Enqueue:
     Applied(True): a slot is offered to the message, which has to be sent with the mark of an offer. Parked:
     the store has the message, and wakes it when a slot is free; the answer names no owners. Applied(False):
     the message was published before. A message that waits in line expires after `expires_in`. `gives_up_in`,
-    `replaces` and `queue` are as in `Acquire`.
+    `replaces`, `queue`, `cost` and `rates` are as in `Acquire`.
 
     `waits`: the message opens a window in which it waits for newer calls: for `waits[0]` after the last one,
     and for `waits[1]` after the first. The same request replaces the message of its window, which then waits
@@ -79,6 +83,8 @@ class Enqueue:
     replaces: bool = False
     waits: tuple[int, int] | None = None
     queue: str = ""
+    cost: int = 1
+    rates: Rates = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -200,13 +206,15 @@ class Restore:
     """Restore a lease that the store has lost with its data, if a slot is free.
 
     The lease gets a new fence, above the one that the holder knows. An id that was parked or has finished
-    since gets no lease.
+    since gets no lease. Its start counts once more: the log of the starts is lost, too.
     """
 
     id: str
     token: str
     ttl: int
     limit: int = 1
+    cost: int = 1
+    rates: Rates = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -230,6 +238,41 @@ class AcquireAlone:
     phase: Phase = "running"
     sends: bool = False
     repeated: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class SetLimit:
+    """Override the limit of a key, for an operator, for as long as it `lasts`; 0: no task starts.
+
+    None: the limit of the code counts again. Applied(False): it did so already.
+    """
+
+    id: ClassVar[str] = ""
+    limit: int | None = None
+    lasts: int | None = None
+    by: str = ""
+    reason: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Hold:
+    """Start no task of a key for as long as it `lasts`. An earlier hold that ends later stays; 0 ends all.
+
+    `id` and `token`: the run that asks for it, which has to hold the key. Without an id an operator asks.
+    """
+
+    id: str
+    token: str
+    lasts: int
+
+
+@dataclass(frozen=True, slots=True)
+class Charge:
+    """Count more units of a run at the rates of its key. Applied(False): it does not hold the key."""
+
+    id: str
+    token: str
+    units: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -265,6 +308,9 @@ KeyOperation = (
     | GiveUp
     | ForceRelease
     | Restore
+    | SetLimit
+    | Hold
+    | Charge
 )
 """The operations on one key, besides renewals."""
 Operation = KeyOperation | Renew | Reap
@@ -276,12 +322,16 @@ def ids_of(operation: Operation) -> tuple[str, ...]:
         return operation.id, operation.takes_over[0]
     if isinstance(operation, AcquireAlone) and operation.inherits:
         return operation.id, operation.inherits[0]
-    return () if isinstance(operation, Reap) else (operation.id,)
+    return (operation.id,) if operation.id else ()
 
 
 @dataclass(frozen=True, slots=True)
 class Owner:
-    """The owner of a key: a holder, or an id with an offer and no lease. `age`: the time since the grant."""
+    """The owner of a key: a holder, or an id with an offer and no lease. `age`: the time since the grant.
+
+    The owner of a key that is closed has no id, and the phase says by what: its rate, an operator's pause, or
+    a hold; `remaining` is the time until it may open, `NEVER` if that is not known.
+    """
 
     id: str
     age: int
@@ -289,6 +339,16 @@ class Owner:
     fence: int = 0
     phase: OwnerPhase = "running"
     token: str = ""
+
+    @property
+    def is_closed(self) -> bool:
+        """Whether it stands for a key that is closed."""
+        return self.phase in ("rate", "paused", "hold")
+
+    @property
+    def opens_in(self) -> float | None:
+        """The seconds until a closed key may open. None: that is not known, or it is not closed."""
+        return self.remaining / SECOND if self.is_closed and self.remaining < NEVER else None
 
 
 @dataclass(frozen=True, slots=True)
@@ -326,7 +386,8 @@ class Parked:
     """The store has the message. `position` in line counts from 1; 0: behind its own run.
 
     A task that comes again deep in a line may get a smaller one, see `Line.ahead`. `by` names at most ten
-    owners, the operation's id among them if it is one; `others` is the number of the rest.
+    owners, the operation's id among them if it is one; `others` is the number of the rest. Of a key that is
+    closed the first owner has no id.
     """
 
     position: int

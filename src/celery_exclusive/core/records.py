@@ -7,22 +7,24 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable
 from dataclasses import dataclass
-from typing import Literal, NamedTuple
+from typing import Any, Literal, NamedTuple
+
+from celery_exclusive.core.room import NEVER, NO_TERMS, Rates, Terms
 
 __all__ = ["NEVER", "Document", "Entry", "Holder", "Line", "overdue", "reach"]
 
 SECOND = 1_000_000
 RENEWALS_PER_TTL = 3
 """The number of renewals within one `ttl`: two of them may fail."""
-NEVER = 2**53 - 1
-"""A time that does not come."""
 RECALLED_AT_ONCE = 100
 """The most messages of a key that one sweep recalls. The next sweep for the rest is due at once."""
 WOKEN_AT_ONCE = 1_000_000
 """The bytes of messages after which a sweep looks at no further key. The next sweep for the rest is due at
 once."""
+SOON = SECOND
+"""How far a sweep looks ahead for the next key that is due."""
 Phase = Literal["running", "queued", "again", "period"]
-OwnerPhase = Literal[Phase, "offered"]
+OwnerPhase = Literal[Phase, "offered", "rate", "paused", "hold"]
 NOT_BEGUN: tuple[Phase, ...] = ("queued", "again")
 State = Literal["waiting", "aside", "behind"]
 NAMED = 10
@@ -57,7 +59,7 @@ class Holder:
     inherited or taken over keeps the flag.
     `phase` is "running", or the state of a unique message: "queued"; queued "again", which runs even if
     another owner holds the key by then; or "period", held until the time is over. A running lease belongs to
-    the delivery with its token, any other lease to its id.
+    the delivery with its token, any other lease to its id. `cost`: the units that it holds.
     """
 
     id: str
@@ -66,6 +68,7 @@ class Holder:
     fence: int
     may_have_copies: bool = False
     phase: Phase = "running"
+    cost: int = 1
 
     def belongs_to(self, token: str) -> bool:
         """Whether the delivery with this token may change the lease. Without a run each of its id may."""
@@ -117,7 +120,8 @@ class Entry:
 
     `over`: the wait of the entry has ended, by its deadline ("") or for the newer message with this id. Such
     an entry is aside, gets no slot, and is woken at each deadline, until a delivery has ended its task.
-    An entry in line without `offers` is not offered a slot before `offer_until`.
+    An entry in line without `offers` is not offered a slot before `offer_until`. `cost`: the units that its
+    run will hold and count.
     """
 
     id: str
@@ -130,6 +134,12 @@ class Entry:
     gives_up: bool = False
     replaceable: bool = False
     over: str | None = None
+    cost: int = 1
+
+    def moved(self, **fields: Any) -> Entry:
+        """Return an entry for the same task, with these fields and no others of its old state."""
+        kept: dict[str, Any] = {"id": self.id, "seq": self.seq, "deaths": self.deaths, "cost": self.cost}
+        return Entry(**kept | fields)
 
     @property
     def is_over(self) -> bool:
@@ -160,6 +170,7 @@ class Document:
     key, or for more keys of the store. `epoch` is the random string that identifies the store, and changes
     when it loses its data. `deadline` is the deadline of the entry whose message expires first; it may be
     early, never late. `queue`: the queue of the messages in line, `SEVERAL`, or "" if it is not known.
+    `terms`: what the key allows besides its limit.
     """
 
     limit: int = 1
@@ -170,6 +181,7 @@ class Document:
     unread: int = 0
     unread_expiry: int = NEVER
     queue: str = ""
+    terms: Terms = NO_TERMS
 
     @property
     def held(self) -> int:
@@ -238,7 +250,13 @@ def overdue(entries: Iterable[Entry], now: int) -> tuple[tuple[Entry, ...], int]
     return due, next((entry.deadline for entry in expiring[len(due) :]), NEVER)
 
 
-def reach(document: Document, limit: int = 1, ids: Collection[str] = (), now: int = 0) -> int:
+def reach(
+    document: Document,
+    limit: int = 1,
+    ids: Collection[str] = (),
+    now: int = 0,
+    rates: Rates | None = None,
+) -> int:
     """Return the number of entries in line, and of entries aside, that a step may have to read.
 
     Each slot may be offered to one entry in line, after another one has stepped aside. Each slot may be
@@ -246,10 +264,21 @@ def reach(document: Document, limit: int = 1, ids: Collection[str] = (), now: in
     may leave, and the entry after all these says when the key is due.
 
     Of an operation on leases of these `ids` only the slots count that no other living lease has: a step
-    under a limit of 100 mostly finds one free. Without them, as for a sweep, each slot counts.
+    under a limit of 100 mostly finds one free. Without them, as for a sweep, each slot counts. `rates` are
+    those that the operation brings, which may let more start than the key's. Of a key whose rates let nothing
+    start a step may read as many entries as a snapshot shows, nevertheless.
     """
-    slots = max(limit, document.limit)
+    terms = document.terms.at(now)
+    slots = max(limit, document.limit, terms.override.limit if terms.override else 0)
     if ids:
         slots -= document.unread
-        slots -= sum(holder.expiry > now and holder.id not in ids for holder in document.holders)
-    return 2 * min(max(slots, 1), OFFERED_AT_ONCE) + 2
+        slots -= sum([holder.expiry > now and holder.id not in ids for holder in document.holders])
+    if terms.rates or rates:
+        brought = terms if rates is None else terms.with_rates(rates, now)
+        slots = min(slots, max(_may_start(terms), _may_start(brought), NAMED // 2))
+    slots = min(slots, OFFERED_AT_ONCE)
+    return 2 * max(slots, 1) + 2
+
+
+def _may_start(terms: Terms) -> int:
+    return min((rate.free for rate in terms.active), default=OFFERED_AT_ONCE)

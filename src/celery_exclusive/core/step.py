@@ -16,6 +16,7 @@ from celery_exclusive.core.operations import (
     AcquireAlone,
     Answer,
     Applied,
+    Charge,
     Drop,
     Enqueue,
     ForceRelease,
@@ -23,6 +24,7 @@ from celery_exclusive.core.operations import (
     GiveUp,
     Granted,
     Held,
+    Hold,
     Operation,
     Over,
     Owner,
@@ -34,6 +36,7 @@ from celery_exclusive.core.operations import (
     Renew,
     Requeue,
     Restore,
+    SetLimit,
     Stale,
     StandBehind,
 )
@@ -48,6 +51,7 @@ from celery_exclusive.core.records import (
     Line,
     Tombstone,
 )
+from celery_exclusive.core.room import Override, take
 
 
 def step(
@@ -85,7 +89,8 @@ class _Step(CallSteps):
     """The operations, one method each."""
 
     def acquire(self, op: Acquire) -> Answer:
-        before, self.limit = self.limit, op.limit
+        before = self.limit, self.terms
+        self.limit, self.terms = op.limit, self.terms.with_rates(op.rates, self.now)
         self.advance()
         lease, entry = self.holders.get(op.id), self.entries.get(op.id)
         if lease and lease.phase != "running":  # a queued lease belongs to its id
@@ -100,13 +105,13 @@ class _Step(CallSteps):
         if lease:  # the end of this run must end this copy, too, which may come again after it
             self.holders[op.id] = replace(lease, may_have_copies=True)
         if not entry and (refusal := self._refuse(op, is_newcomer=not lease and not op.may_be_in_line)):
-            self.limit = before  # a refused call does not change the limit of the others
+            self.limit, self.terms = before  # a refused call does not change the terms of the others
             self.advance()
             self.shorten_offers()
             return refusal
         self.kept = op.message is not None and not op.at_once
         if lease:
-            entry = entry or Entry(op.id, self.next_number())
+            entry = entry or Entry(op.id, self.next_number(), cost=op.cost)
             self.put_behind(entry, KEEPS_PLACE if op.order == "published" else 0)
         else:
             self.note_queue(op.queue)
@@ -114,14 +119,14 @@ class _Step(CallSteps):
                 entry = self._new_entry(op)
             elif not entry.gives_up:
                 entry = replace(entry, deadline=self._deadline_of(op))
-            self.put(replace(entry, offer_until=0, offers=0, state="waiting"))
+            self.put(replace(entry, offer_until=0, offers=0, state="waiting", cost=op.cost))
             self.shorten_offers()
         self.advance()
-        return Parked(0 if lease else self.ahead + 1, *self.owners())
+        return Parked(0 if lease else self.ahead + 1, *self.owners(op.cost))
 
     def enqueue(self, op: Enqueue) -> Answer:
         """Give a call its place in line. Workers alone make offers: without any, calls filled the queue."""
-        self.limit = op.limit
+        self.limit, self.terms = op.limit, self.terms.with_rates(op.rates, self.now)
         self.end_expired()
         entry = self.entries.get(op.id)
         is_known = entry.state != "waiting" if entry else self.mark is not None
@@ -131,7 +136,7 @@ class _Step(CallSteps):
             return self._wait_for_calls(op, op.waits, entry)
         if not entry:
             self.kept = True
-            is_its_turn = self.held + self.ahead < self.limit
+            is_its_turn = self.has_room(op.cost, self.ahead)
             self.note_queue(op.queue)
             if not is_its_turn:
                 self.shorten_offers()
@@ -229,14 +234,43 @@ class _Step(CallSteps):
         return Applied(lease is not None)
 
     def restore(self, op: Restore) -> Answer:
-        """Restore a lease past the line, since a running body goes before an offer."""
+        """Restore a lease past the line and its terms: a body that runs goes before an offer, and a pause."""
         self.end_expired()
         lease = self.holders.get(op.id)
-        if lease or op.id in self.entries or self.tombstone is not None or self.held >= op.limit:
+        free = op.limit - self.held - self.extra
+        is_known = lease or op.id in self.entries or self.tombstone is not None
+        if is_known or not take(((free, op.limit),), op.cost):
             return Applied(lease is not None and lease.token == op.token)
         self.limit = op.limit
-        self.hold(op, self.next_number(), may_have_copies=True)
+        self.terms = self.terms.with_rates(op.rates, self.now).started(self.now, op.cost)
+        self.hold(op, self.next_number(), may_have_copies=True, cost=op.cost)
         return Applied(True)
+
+    def set_limit(self, op: SetLimit) -> Answer:
+        until = NEVER if op.lasts is None else self.now + op.lasts
+        override = None if op.limit is None else Override(op.limit, until, self.now, op.by, op.reason)
+        found = override is not None or self.terms.override is not None
+        self.terms = replace(self.terms, override=override)
+        self.advance()
+        self.shorten_offers()
+        return Applied(found)
+
+    def hold_key(self, op: Hold) -> Answer:
+        lease = self.holders.get(op.id)
+        if op.id and (not lease or lease.token != op.token):
+            return Applied(False)
+        found = op.lasts > 0 or self.terms.opens_at > 0
+        opens_at = max(self.terms.opens_at, self.now + op.lasts) if op.lasts else 0
+        self.terms = replace(self.terms, opens_at=opens_at)
+        self.advance()
+        return Applied(found)
+
+    def charge(self, op: Charge) -> Answer:
+        lease = self.holders.get(op.id)
+        is_own = lease is not None and lease.token == op.token
+        if is_own:
+            self.terms = self.terms.charged(self.now, op.units)
+        return Applied(is_own)
 
     def reap(self, op: Reap) -> Answer:
         self.recovers = self.now <= op.recovers_until
@@ -246,6 +280,9 @@ class _Step(CallSteps):
         return Applied(True)
 
     def transition(self, answer: Answer) -> Transition:
+        terms, extra = self.terms, self.extra
+        if terms.extra != extra:
+            terms = replace(terms, extra=extra)
         return Transition(
             document=Document(
                 self.limit,
@@ -256,6 +293,7 @@ class _Step(CallSteps):
                 self.unread,
                 self.unread_expiry,
                 self.queue if self.waiting else "",
+                terms,
             ),
             answer=answer,
             entries=tuple(self.changed.values()),
@@ -283,20 +321,22 @@ class _Step(CallSteps):
     def _grant_free_slot(self, op: Acquire, entry: Entry | None) -> Answer | None:
         """Grant a free slot, if there is one behind the line. An id aside may get any slot."""
         ahead = 0 if op.order == "any" or (entry and entry.state == "aside") else self.ahead
-        has_room = self.held + ahead < self.limit
-        return self._enter(op, self.next_number()) if has_room else None
+        if not self.has_room(op.cost, ahead):
+            return None
+        self.terms = self.terms.started(self.now, op.cost)
+        return self._enter(op, self.next_number())
 
     def _enter(self, op: Acquire, fence: int) -> Answer:
         """Grant the lease. With late acknowledgement the message stays behind the run until the run ends."""
         entry, lease = self.entries.get(op.id), self.holders.get(op.id)
         is_only_copy = entry is not None and entry.is_published and op.promoted and not op.redelivered
         is_copied = op.may_be_in_line or entry is not None or (lease is not None and lease.may_have_copies)
-        self.hold(op, fence, may_have_copies=is_copied and not is_only_copy)
+        self.hold(op, fence, may_have_copies=is_copied and not is_only_copy, cost=op.cost)
         keeps_message = op.recovers and op.message is not None
         if keeps_message or (entry and op.acks_late):
             self.kept = keeps_message
             offers = AT_BROKER + (KEEPS_PLACE if op.order == "published" else 0)
-            self.put_behind(entry or Entry(op.id, fence), offers)
+            self.put_behind(entry or Entry(op.id, fence, cost=op.cost), offers)
         elif entry:
             self.leave()
             self.new_tombstone = Tombstone("begun")
@@ -367,6 +407,7 @@ class _Step(CallSteps):
             deadline=min(deadline, gives_up_at),
             gives_up=gives_up_at < deadline,
             replaceable=op.replaces,
+            cost=op.cost,
         )
 
     def _wait_for_calls(self, op: Enqueue, waits: tuple[int, int], entry: Entry | None) -> Answer:
@@ -379,7 +420,7 @@ class _Step(CallSteps):
         if entry and not window:  # its message was published
             return Applied(False)
         self.kept = True
-        entry = entry or Entry(op.id, self.next_number())
+        entry = entry or Entry(op.id, self.next_number(), cost=op.cost)
         until = min(self.now + waits[0], entry.seq + waits[1])
         self.put(replace(entry, offer_until=until))
         return Parked(self.ahead + 1, ())
@@ -387,9 +428,9 @@ class _Step(CallSteps):
     def _refuse(self, op: Acquire, *, is_newcomer: bool) -> Answer | None:
         """Return the answer to a delivery that must not be parked. None: park it."""
         if op.message is None or op.at_once:
-            return Held(*self.owners())
+            return Held(*self.owners(op.cost))
         if is_newcomer and op.max_waiting is not None and self.waiting >= op.max_waiting:
-            return Full(self.waiting, *self.owners())
+            return Full(self.waiting, *self.owners(op.cost))
         return None
 
     def _deadline_of(self, op: Acquire | Enqueue) -> int:
@@ -417,5 +458,8 @@ _METHODS: dict[type[Operation], str] = {
     Drop: "drop_one",
     ForceRelease: "force_release",
     Restore: "restore",
+    SetLimit: "set_limit",
+    Hold: "hold_key",
+    Charge: "charge",
     Reap: "reap",
 }

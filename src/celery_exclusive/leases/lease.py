@@ -8,13 +8,21 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from celery_exclusive.core.claim import Claim
+from celery_exclusive.core.operations import Applied, Charge, Hold
 from celery_exclusive.core.records import SECOND
-from celery_exclusive.errors import LeaseLost, StoreError
+from celery_exclusive.errors import LeaseLost, OptionError, StoreError, shown
 from celery_exclusive.leases.keeper import Known, locked_out, renew, restore
+from celery_exclusive.options.amounts import A_COUNT, is_count, is_duration, seconds_from
+from celery_exclusive.options.amounts import seconds as in_seconds
 from celery_exclusive.system.off_loop import off_loop
 
 if TYPE_CHECKING:
+    from datetime import timedelta
+
     from celery_exclusive.stores.base import Store
+
+_LONGEST_HOLD = 86_400
+"""The most seconds for which a run holds its key back: a wrong number must not stop it for good."""
 
 
 @dataclass(slots=True, eq=False)
@@ -98,6 +106,69 @@ class Lease:
             LeaseLost: as `check()`.
         """
         await off_loop(self.check)
+
+    def charge(self, units: int) -> None:
+        """Count more units of this run at the rates of its key, such as the tokens that an answer has cost.
+
+            answer = ask(prompt)
+            self.lease.charge(answer.tokens)
+
+        They may be more than a rate has left: then nothing starts until they count no more.
+
+        Parameters:
+            units: how many, an int from 1.
+
+        Raises:
+            OptionError: they are no such number, or the lease is on a unique key, or in memcached.
+            LeaseLost: the lease is lost, and nothing was counted.
+            StoreError: the store has not answered. They may be counted; to repeat it counts them twice.
+        """
+        if not is_count(units):
+            raise OptionError(f"lease.charge({shown(units)}): the units must be {A_COUNT}")
+        self._apply(Charge(self._claim.id, self._claim.token, units))
+
+    def hold(self, seconds: float | timedelta) -> None:
+        """Let no task of the key start for a while, in any worker: for a 429 with its Retry-After.
+
+            self.lease.hold(float(response.headers["Retry-After"]))
+
+        What runs, runs on. An earlier hold that ends later stays. `celery -A proj locks resume KEY` ends it.
+
+        Parameters:
+            seconds: how long, a number or a timedelta. More than a day counts as a day.
+
+        Raises:
+            OptionError: it is no such time, or the lease is on a unique key, or in memcached.
+            LeaseLost: the lease is lost, and the key is not held back.
+            StoreError: the store has not answered. It may be held back; to repeat it is safe.
+        """
+        time = in_seconds(seconds)
+        if not is_duration(time, at_least=0):
+            raise OptionError(f"lease.hold({shown(seconds)}): the time must be {seconds_from(0)}")
+        lasts = max(round(min(time, _LONGEST_HOLD) * SECOND), 1)
+        self._apply(Hold(self._claim.id, self._claim.token, lasts))
+
+    async def acharge(self, units: int) -> None:
+        """Count units in a coroutine, as `charge()` does."""
+        await off_loop(lambda: self.charge(units))
+
+    async def ahold(self, seconds: float | timedelta) -> None:
+        """Hold the key back in a coroutine, as `hold()` does."""
+        await off_loop(lambda: self.hold(seconds))
+
+    def _apply(self, operation: Charge | Hold) -> None:
+        name = type(operation).__name__.lower()
+        if self.key[:1] != "x":
+            raise OptionError(
+                f"lease.{name}(): {self.key} is a unique key, which has no limit: use exclusive="
+            )
+        if not self._store.capabilities.line:
+            raise OptionError(
+                f"lease.{name}(): {self._store.url} keeps no rate and no hold: name a redis://, "
+                "postgresql:// or sqlite:// URL"
+            )
+        if self.is_over or self._store.apply(self.key, operation).answer != Applied(True):
+            raise LeaseLost(f"the lease on {self.key} (fence {self.fence}) is lost, or over. Stop this work")
 
     def is_of(self, id: str) -> bool:
         """Whether the lease belongs to the claim with this id."""

@@ -17,7 +17,14 @@ from celery_exclusive import notices, outcomes
 from celery_exclusive.core.claim import NO_WORKER, Claim
 from celery_exclusive.core.operations import Applied, Granted, Held
 from celery_exclusive.core.records import SECOND
-from celery_exclusive.errors import ExclusiveError, LeaseUnconfirmed, StoreError, StoreUnavailable
+from celery_exclusive.core.room import Rates
+from celery_exclusive.errors import (
+    ExclusiveError,
+    LeaseUnconfirmed,
+    OptionError,
+    StoreError,
+    StoreUnavailable,
+)
 from celery_exclusive.leases.attempts import Attempts
 from celery_exclusive.leases.lease import Lease
 from celery_exclusive.local.heartbeat import heartbeat
@@ -31,6 +38,8 @@ from celery_exclusive.system.off_loop import off_loop, thread_and_task
 _FIRST_PAUSE: Final = 0.02
 _LONGEST_PAUSE: Final = 0.5
 """Seconds between two attempts to acquire a key that is held."""
+_LONGEST_KNOWN: Final = 2.0
+"""The same for a key that is closed until a known time: an operator may open it before."""
 _SWEEPS: Final = 0.01
 """The share of releases that also reap, if no worker did for a minute."""
 _MINUTE: Final = 60 * SECOND
@@ -41,9 +50,9 @@ if hasattr(os, "register_at_fork"):
     os.register_at_fork(after_in_child=partial(_blocks.set, ()))  # they are the parent's
 
 
-def new_claim(owner: str, key: str, ttl: int, limit: int = 1) -> Claim:
+def new_claim(owner: str, key: str, ttl: int, limit: int = 1, cost: int = 1, rates: Rates = ()) -> Claim:
     """Make the claim of an owner without a message, with a new publish id and token."""
-    return Claim(key, f"{owner}/{token_hex(4)}", NO_WORKER + token_hex(6), ttl, limit)
+    return Claim(key, f"{owner}/{token_hex(4)}", NO_WORKER + token_hex(6), ttl, limit, cost, rates)
 
 
 class Acquisition:
@@ -123,7 +132,9 @@ class Acquisition:
                 break
             if pause == _FIRST_PAUSE:
                 self._begin_to_wait(is_endless=wait is None)
-            yield min(pause * random.uniform(0.5, 1), left)
+            known = self.held.by[0].opens_in if self.held.by else None
+            jitter = pause * random.uniform(0.5, 1)
+            yield min(jitter if known is None else min(max(known, _FIRST_PAUSE), _LONGEST_KNOWN), left)
             pause = min(pause * 1.5, _LONGEST_PAUSE)
 
     @property
@@ -194,6 +205,11 @@ class Acquisition:
 
     def _ask(self) -> Lease | None:
         store = self.services.store  # wrong settings raise an error here, before anything may be held
+        if (self.claim.rates or self.claim.cost > 1) and not store.capabilities.line:
+            raise OptionError(
+                f"exclusive_store: {store.url} keeps no rate and no cost, and {self.subject} has one: name a "
+                "redis://, postgresql:// or sqlite:// URL"
+            )
         asked = time.monotonic()
         self._may_hold = True
         try:
@@ -221,9 +237,9 @@ class Acquisition:
         return self.services.store.apply(self.claim.key, self.claim.release())
 
     def _begin_to_wait(self, *, is_endless: bool) -> None:
-        holders, others = self.held.by, self.held.others
+        holders, others = [owner for owner in self.held.by if not owner.is_closed], self.held.others
         self._waits_since = time.monotonic()
-        outcomes.waits(self.subject, holders, others)
+        outcomes.waits(self.subject, self.held.by, others)
         around = self.caller, (self.caller[0], None)  # a block around an event loop waits for its tasks
         ours = [lease for caller, lease in _blocks.get() if caller in around]
         # Another thread with a copy of the context may outlive the run, unless it waits without end.
@@ -236,7 +252,7 @@ class Acquisition:
                 "Acquire it once, outside, or write lock(..., reentrant=True) for code that may hold it "
                 "already in this thread or coroutine. With wait=0 this call would say that it is held"
             )
-        if not is_endless:
+        if not (is_endless and holders):
             return
         found = [heartbeat.owner_of(holder.id) for holder in holders]
         if all(isinstance(other, Acquisition) and other.caller == self.caller for other in found):

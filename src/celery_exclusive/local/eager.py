@@ -17,7 +17,7 @@ from celery_exclusive import notices, outcomes
 from celery_exclusive.core.admission import Admission
 from celery_exclusive.core.claim import FINISHED, WINDOW, Claim, UniqueClaim
 from celery_exclusive.core.direct import admit_directly
-from celery_exclusive.core.operations import Acquire, AcquireAlone, Answer, Applied, Granted
+from celery_exclusive.core.operations import Acquire, AcquireAlone, Answer, Applied, Granted, Hold
 from celery_exclusive.core.plan import Ask, run_plan
 from celery_exclusive.core.records import NEVER, SECOND
 from celery_exclusive.errors import LockHeld, StoreUnavailable
@@ -25,13 +25,14 @@ from celery_exclusive.leases.lease import Lease
 from celery_exclusive.local.acquisition import Acquisition, new_claim
 from celery_exclusive.options.amounts import MOST
 from celery_exclusive.options.declared import Exclusive, UniqueOption
-from celery_exclusive.options.keys import key_of
+from celery_exclusive.options.keys import cost_of, key_of
 from celery_exclusive.options.option import Option
 from celery_exclusive.outcomes import Subject
 from celery_exclusive.publishing.call_options import pop_call_options
 from celery_exclusive.run import (
     Run,
     UniqueLease,
+    closed_by,
     current_run,
     duplicate_error,
     leases_of_runs,
@@ -139,7 +140,8 @@ class _EagerRun:
         key = self.key_of(option) if option and not is_retry_without_lock else None
         if option is None or key is None:
             return None
-        claim = new_claim(self.id, key, self.services.ttl(option), option.limit)
+        cost = cost_of(self.task.name, self.task.run, option, *self.call[:2])
+        claim = new_claim(self.id, key, self.services.ttl(option), option.most, cost, option.rates)
         if self.is_plain_eager:
             self.run.lease = releases.enter_context(_lease_in_memory(claim))
         else:
@@ -229,7 +231,7 @@ class _EagerRun:
                     f"task {self.task.name} would wait for lock {key}, which is {held}. In a test with "
                     "lock_store nothing would release it: end the block that holds it, or advance the clock"
                 )
-                raise LockHeld(text, key, existing_id)
+                raise LockHeld(text, key, existing_id, *closed_by(outcome.by))
             outcome = outcome.given_up(option.on_give_up)
         if outcome.reason == "duplicate":
             self.duplicate_of = existing_id
@@ -253,7 +255,8 @@ class _EagerRun:
 def _lease_in_memory(claim: Claim) -> Generator[Lease]:
     """Return a lease without conflicts, in a namespace that no setting can name."""
     store = open_store("memory://", prefix="always eager")
-    endless = replace(claim, ttl=NEVER, limit=MOST)  # no other owner can want its key: it needs no renewal
+    endless = replace(claim, ttl=NEVER, limit=MOST, cost=1, rates=())  # no other can want it: no renewal
+    store.apply(claim.key, Hold("", "", 0))  # of a run before
     granted = store.apply(claim.key, endless.acquire()).answer
     assert isinstance(granted, Granted)  # noqa: S101 - there is no limit
     try:

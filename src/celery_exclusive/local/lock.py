@@ -21,6 +21,7 @@ from celery_exclusive.local.holdings import Holdings
 from celery_exclusive.options.amounts import (
     A_COUNT,
     MIN_TTL,
+    MOST,
     Time,
     is_count,
     is_duration,
@@ -29,7 +30,10 @@ from celery_exclusive.options.amounts import (
 )
 from celery_exclusive.options.hints import OF_LOCK, unknown_option
 from celery_exclusive.options.key_text import absolute_key
+from celery_exclusive.options.rates import FORM, Rate
+from celery_exclusive.options.rates import read as read_rates
 from celery_exclusive.outcomes import Subject
+from celery_exclusive.run import closed_by
 from celery_exclusive.seams.celery_app import known_tasks
 from celery_exclusive.services import services_of
 from celery_exclusive.signals import lock_outcome
@@ -74,7 +78,10 @@ class lock:  # noqa: N801 - it is read like a verb, as in contextlib
             not limit how long a lock is held: a thread renews the lease three times per ttl. Default 30.
         wait: the most seconds, or a timedelta, to wait for the lock; 0 is one try. Default None: as long as
             it takes.
-        limit: the number of holders at once, an int from 1; the latest caller's counts. Default 1.
+        limit: the number of holders at once, an int from 1; the latest caller's counts. Default 1. None: any
+            number.
+        rate: how many may be acquired in a time, as in `Exclusive`: "500/m". Default None: any number.
+        cost: the units that it takes of the limit and of the rate, an int from 1. Default 1.
         until_commit: True holds it, in a Django project, until the transactions are committed or rolled back
             in whose `atomic()` blocks it ends. False releases it within them; None, the default, does so,
             too, and logs a warning. Not in coroutines.
@@ -118,24 +125,26 @@ class lock:  # noqa: N801 - it is read like a verb, as in contextlib
     expires after `ttl`.
     """
 
-    def __init__(
+    def __init__(  # noqa: PLR0913 - each is a word that its callers write
         self,
         text: str,
         *,
         ttl: Time = 30,
         wait: Time | None = None,
-        limit: int = 1,
+        limit: int | None = 1,
+        rate: Rate = None,
+        cost: int = 1,
         until_commit: bool | None = None,
         reentrant: bool = False,
         app: Any = None,
         **unknown: NoReturn,  # caught here to name the word that was meant; a type checker accepts none
     ) -> None:
-        self.text, self.limit, self.app = text, limit, app
+        self.text, self.limit, self.cost, self.app = text, limit, cost, app
         self.until_commit, self.reentrant = until_commit, reentrant
         self.ttl: float = seconds(ttl)
         self.wait: float | None = seconds(wait)
         self._holdings = Holdings()
-        known = ("ttl", "wait", "limit", "until_commit", "reentrant", "app")
+        known = ("ttl", "wait", "limit", "rate", "cost", "until_commit", "reentrant", "app")
         for name in unknown:
             self._refuse(unknown_option(name, known, OF_LOCK))
         if not isinstance(text, str):
@@ -151,8 +160,7 @@ class lock:  # noqa: N801 - it is read like a verb, as in contextlib
             self._refuse(
                 f"wait={shown(wait)} must be {seconds_from(0)}, 0 for one try, or None to wait for ever."
             )
-        if not is_count(limit):
-            self._refuse(f"limit={shown(limit)} must be {A_COUNT}: how many may hold it at once.")
+        self._check_room(rate)
         if not isinstance(until_commit, bool | None):
             self._refuse(f"until_commit={shown(until_commit)} must be True, False or None.")
         if not isinstance(reentrant, bool):
@@ -164,6 +172,22 @@ class lock:  # noqa: N801 - it is read like a verb, as in contextlib
                 "all: for its value write an f-string, lock(f'repo:{project_id}')",
                 stacklevel=2,
             )
+
+    def _check_room(self, rate: Rate) -> None:
+        if self.limit is not None and not is_count(self.limit):
+            self._refuse(
+                f"limit={shown(self.limit)} must be {A_COUNT}, or None: how many may hold it at once."
+            )
+        if not is_count(self.cost):
+            self._refuse(f"cost={shown(self.cost)} must be {A_COUNT}: the units that it takes.")
+        try:
+            self._rates = read_rates(rate)
+        except ValueError:
+            self._refuse(f"rate={shown(rate)} must be {FORM}.")
+
+    @property
+    def _most(self) -> int:
+        return MOST if self.limit is None else self.limit
 
     def __call__(self, _: Never, /) -> NoReturn:
         """Refuse to be a decorator."""
@@ -210,7 +234,7 @@ class lock:  # noqa: N801 - it is read like a verb, as in contextlib
         await self._pop("arelease").arelease()
 
     def locked(self) -> bool:
-        """Whether the lock is held; with a limit, whether all its slots are held. Changes nothing.
+        """Whether the lock is held, with a limit all its slots, or is closed. Changes nothing.
 
         Raises:
             StoreUnavailable: the store does not answer.
@@ -290,7 +314,8 @@ class lock:  # noqa: N801 - it is read like a verb, as in contextlib
 
     def _new_acquisition(self) -> Acquisition:
         owner_name = f"lock:{gethostname()}:{os.getpid()}"
-        claim = new_claim(owner_name, self.key, round(self.ttl * SECOND), self.limit)
+        ttl = round(self.ttl * SECOND)
+        claim = new_claim(owner_name, self.key, ttl, self._most, self.cost, self._rates)
         subject = Subject(None, owner_name, self.key)
         services = services_of(self.app, "lock()")
         self._warn_of_task(services)
@@ -317,7 +342,7 @@ class lock:  # noqa: N801 - it is read like a verb, as in contextlib
             f"lock {self.key} is {notices.held(by, others)}, and was not acquired within wait={self.wait} s. "
             "Try again later, or wait longer"
         )
-        raise LockHeld(text, self.key, first_task_id(by))
+        raise LockHeld(text, self.key, first_task_id(by), *closed_by(by))
 
     def _pop(self, method: str) -> Acquisition:
         if acquisition := self._holdings.pop():
@@ -326,7 +351,7 @@ class lock:  # noqa: N801 - it is read like a verb, as in contextlib
 
     def _locked(self) -> bool:
         seen = services_of(self.app, "lock()").store.inspect(self.key)
-        return len(seen.holders) + seen.others >= self.limit
+        return not seen.has_room(self._most)
 
     def _end(self, acquisition: Acquisition) -> None:
         """Release the lock, or let the end of the transactions around this code do it."""

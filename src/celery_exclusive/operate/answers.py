@@ -96,9 +96,9 @@ def of_waiting(key: KeyState, task: WaitingTask, *, is_signed: bool = True) -> A
             f"{lasts}"
         )
     else:
-        reason = "in_line"
+        reason = key.room.closed_by or "in_line"
         text = f"WAITING: place {task.place:,} of {key.waiting:,} for {named(key)}, {lasts}; {_held(key)}"
-        show = show if key.holders else _IS_THERE_A_WORKER
+        show = show if key.holders or key.room.closed_by else _IS_THERE_A_WORKER
         if _is_left(key):
             text += ": is there a worker for its queue that knows its task?"
             is_trouble = True
@@ -139,12 +139,15 @@ def of_holder(key: KeyState, holder: LockHolder) -> Answer:
 def of_key(key: KeyState) -> Answer:
     """Answer for a key: what it is held by or waits for."""
     show = command("locks", "show", key.key)
+    if not (key.holders or key.all_waiting) and key.room.closed_by:
+        text = f"CLOSED: no task of {named(key)} starts: {key.room.closed_text}"
+        return Answer(key.room.closed_by, text, show, key=key)
     if not (key.holders or key.all_waiting):
         return Answer(
             None, f"FREE: no task holds or waits for {named(key)}: a call of it can run now", key=key
         )
     if key.holders:
-        reason = "full" if key.is_full else _REASONS.get(key.state, "held")
+        reason = "full" if key.is_full else key.room.closed_by or _REASONS.get(key.state, "held")
         word = {"queued": "QUEUED", "full": "FULL"}.get(reason, "HELD")
         full = f": its line takes no more calls (max_waiting={key.max_waiting})" if key.is_full else ""
         text = f"{word}: {named(key)} is {_held(key)}{_others_wait(key)}{full}{_circle(key)}"
@@ -169,6 +172,8 @@ def of_result(task_id: str, result: TaskResult) -> Answer:
         word = "FAILED" if result.error else "SKIPPED"
         holder = printable(result.holder_id) or "another task"
         verb = f"{escaped(result.key)} was held by {holder}"
+        if not result.holder_id and result.key.startswith("x"):
+            verb = f"{escaped(result.key)} was held, or closed by its rate, a pause or a hold"
         if result.reason == "replaced":
             verb = f"the newer task {holder} has taken its place at {escaped(result.key)}"
         text = f"{word}{at}: {printable(result.error) or verb}"
@@ -272,11 +277,12 @@ def holder_text(holder: LockHolder) -> str:
 
 
 def _held(key: KeyState) -> str:
+    closed = f"{key.room.closed_text}; " if key.room.closed_by else ""
     if not key.holders:
-        return "no task holds it"
+        return f"{closed}no task holds it"
     others = len(key.holders) - 1 + key.other_holders
-    more = f", and by {others:,} more (limit {key.limit:,})" if others else ""
-    return f"held by {holder_text(key.holders[0])}{more}"
+    more = f", and by {others:,} more (limit {key.room.short})" if others else ""
+    return f"{closed}held by {holder_text(key.holders[0])}{more}"
 
 
 def _others_wait(key: KeyState) -> str:
@@ -349,6 +355,10 @@ def _is_stuck(key: KeyState) -> bool:
 
 def _is_left(key: KeyState) -> bool:
     """Whether no task has had the key, or an offer, for so long that there may be no worker."""
-    if key.holders or any(task.is_offered or task.not_before is not None for task in key.line):
+    if (
+        key.holders
+        or key.room.closed_by
+        or any(task.is_offered or task.not_before is not None for task in key.line)
+    ):
         return False
     return (key.oldest_wait or 0) >= NO_WORKER_AFTER

@@ -17,10 +17,14 @@ from celery_exclusive.core.records import SECOND
 from celery_exclusive.display import duration, escaped, printable
 from celery_exclusive.errors import ExclusiveError, docs_page, is_away
 from celery_exclusive.messages.namespace import own_broker, refuse_other_owner
+from celery_exclusive.operate.answers import command
 from celery_exclusive.operate.check import Check
 from celery_exclusive.operate.consumers import Consumers, connect
+from celery_exclusive.operate.look import look
 from celery_exclusive.operate.patience import NoAnswer, ask_broker, reach
+from celery_exclusive.operate.problems import LONG_PAUSE
 from celery_exclusive.operate.results import result_of
+from celery_exclusive.operate.room import Room
 from celery_exclusive.operate.states import tasks_with_options
 from celery_exclusive.operate.trial import try_lock
 from celery_exclusive.seams import probe
@@ -61,10 +65,10 @@ def examine(services: Services) -> Iterator[Check]:
     if consumers:
         yield from _guarded("queues", consumers.compare, services)
     yield from _guarded("results", _results, services)
-    for name, look in _OF_STORE.items():
-        found = list(_guarded(name, look, services))
+    for name, check in _OF_STORE.items():
+        found = list(_guarded(name, check, services))
         yield from found
-        if any(check.is_away for check in found):
+        if any(finding.is_away for finding in found):
             return
     if consumers:
         yield from _guarded("workers", consumers.compare_store, services)
@@ -268,6 +272,20 @@ def _aside(services: Services) -> Iterator[Check]:
         yield Check("aside", "ok", "no task is aside")
 
 
+def _limits(services: Services) -> Iterator[Check]:
+    """Name the limits that operators have set: a pause may be forgotten, and a limit hides the code's."""
+    store = services.store
+    if not (store.capabilities.line and store.capabilities.listing):
+        return
+    rooms = {key: Room.of(seen) for key, seen in look(store).states if seen.is_set}
+    for key, room in list(rooms.items())[:_NAMED]:
+        is_forgotten = room.override and not room.override.limit and room.override.age >= LONG_PAUSE
+        text = f"{escaped(key)}: {'; '.join(room.lines())}"
+        yield Check("limits", "warning" if is_forgotten else "ok", text, command("locks", "resume", key))
+    if not rooms:
+        yield Check("limits", "ok", "no operator has set a limit")
+
+
 def _durability(services: Services) -> Iterator[Check]:
     found = services.store.check()
     yield from (Check("durability", "warning", text) for text in found)
@@ -284,6 +302,7 @@ _OF_STORE: Final = {
     "owner": _owner,
     "prefixes": _prefixes,
     "aside": _aside,
+    "limits": _limits,
     "durability": _durability,
 }
 """The checks that ask the store. The last sweep is read before the store is checked."""

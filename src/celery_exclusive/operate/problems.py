@@ -8,21 +8,25 @@ from typing import TYPE_CHECKING, Final, Literal
 
 from celery_exclusive.core.records import SECOND
 from celery_exclusive.operate.look import look
+from celery_exclusive.operate.room import Room
 
 if TYPE_CHECKING:
     from celery_exclusive.stores.base import Snapshot, Store
 
-Problem = Literal["damaged", "dead", "aside", "no_worker", "long_wait"]
+Problem = Literal["damaged", "dead", "aside", "no_worker", "paused", "long_wait"]
 """The problems of a key, the worst first.
 
 * `damaged`: its data cannot be read.
 * `dead`: the lease of a running task has expired, and no worker has recovered its run yet.
 * `aside`: no worker accepted the offers of waiting tasks.
 * `no_worker`: no task holds the key, and the first in line has waited for a minute.
+* `paused`: an operator has paused the key for an hour or longer, and tasks wait.
 * `long_wait`: the first in line has waited for ten minutes.
 """
 NO_WORKER_AFTER: Final = 60
 """The seconds for which a key may have waiting tasks and no holder. An offer lasts 5 s, and is repeated."""
+LONG_PAUSE: Final = 3600
+"""The seconds after which a pause may be forgotten."""
 LONG_WAIT: Final = 600
 """The seconds after which a wait is long."""
 
@@ -71,6 +75,9 @@ def _problem(seen: Snapshot) -> Problem | None:
         return "aside"
     waits = [one.age // SECOND for one in seen.line if one.not_before is None]
     longest = max(waits, default=0)
-    if not seen.holders and longest >= NO_WORKER_AFTER:
+    room = Room.of(seen)
+    if room.closed_by == "paused":
+        return "paused" if seen.waiting and room.override and room.override.age >= LONG_PAUSE else None
+    if not (seen.holders or room.closed_by) and longest >= NO_WORKER_AFTER:
         return "no_worker"
     return "long_wait" if longest >= LONG_WAIT else None

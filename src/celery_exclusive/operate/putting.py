@@ -134,7 +134,8 @@ class Putter:
             self._send(stored)
             return "put"
         queue = queue_of(stored.exchange, stored.routing_key)
-        terms = terms_of(option, stored.headers, queue, goes_on=bool(stored.headers.get("retries")))
+        cost = option.cost if isinstance(option.cost, int) else 1  # the worker knows its arguments
+        terms = terms_of(option, cost, stored.headers, queue, goes_on=bool(stored.headers.get("retries")))
         answer = store.apply(header.exclusive, Enqueue(claim, stored.dump(), **terms)).answer
         if answer == Applied(True):
             self._send(stored.promoted(Wake(header.exclusive, claim, b"", self._epoch)))

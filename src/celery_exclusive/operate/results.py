@@ -81,7 +81,7 @@ def _read(services: Services, meta: Mapping[str, Any]) -> TaskResult:
         return TaskResult(state, at, "expired" if str(result) == "expired" else "revoked")
     if isinstance(result, Conflict) and result.key:
         why: Reason = "duplicate" if isinstance(result, DuplicateTask) else "held"
-        why = "full" if FULL in str(result) else why
+        why = "full" if FULL in str(result) else getattr(result, "reason", why)
         error = f"{type(result).__name__}: {result}"
         return TaskResult(state, at, why, result.key, result.holder, error)
     if state == "FAILURE":

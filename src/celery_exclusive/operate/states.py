@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
 from celery_exclusive.core.claim import task_id, worker_number
@@ -12,6 +12,7 @@ from celery_exclusive.core.operations import Owner
 from celery_exclusive.core.records import SECOND
 from celery_exclusive.operate.calls import UNKNOWN, StoredCall, read_call
 from celery_exclusive.operate.finding import holder_of_id
+from celery_exclusive.operate.room import Room
 from celery_exclusive.options.key_text import own_key, without_hash
 from celery_exclusive.options.templates import strings_of
 from celery_exclusive.stores import base
@@ -30,13 +31,14 @@ class KeyState:
     * `task`: the task of the key. None: tasks share it, or this app does not know the task.
     * `args`: the arguments that make the key, as logs show them, of a message that the store has. None: it
       has none, or they may not be shown. "": one key for all calls of the task.
-    * `state`: "running", "queued", "period", "waiting", "aside", "damaged" or "free".
-    * `holders`: at most ten, the others are counted in `other_holders`. `limit`: the most holders at once.
+    * `state`: "running", "queued", "period", "waiting", "aside", "set", "damaged" or "free".
+    * `holders`: at most ten, the others are counted in `other_holders`.
     * `waiting`: the number of tasks in line. `aside`: of tasks out of the line. `line`: the first ten of it,
       of which the first and the last have their `callers`.
     * `queue`: the routing key of that message.
     * `max_waiting`: how many tasks may wait in line, if the key or a message of it names its task.
     * `problem`: the damage of its data. All else is empty then.
+    * `room`: its limits, rates, pause and hold.
     """
 
     key: str
@@ -47,11 +49,11 @@ class KeyState:
     other_holders: int = 0
     waiting: int = 0
     aside: int = 0
-    limit: int = 1
     line: tuple[WaitingTask, ...] = ()
     queue: str = ""
     problem: str = ""
     max_waiting: int | None = None
+    room: Room = field(default_factory=Room)
 
     @property
     def shown_state(self) -> str:
@@ -241,11 +243,11 @@ class _View:
             snapshot.others,
             snapshot.waiting,
             snapshot.aside,
-            snapshot.limit,
             tuple(WaitingTask.of(one, place) for place, one in enumerate(snapshot.line, 1)),
             call.queue,
             snapshot.problem,
             self._max_waiting(task or call.task, key),
+            Room.of(snapshot),
         )
 
     def holder(self, key: str, owner: Owner) -> LockHolder:

@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import KW_ONLY, dataclass
+from inspect import signature
 from typing import TYPE_CHECKING, Any, ClassVar, Literal, cast, get_args
 
 from celery_exclusive.core.admission import IN_LINE
 from celery_exclusive.core.claim import FINISHED, PERIOD, WINDOW, UniqueUntil
+from celery_exclusive.core.room import Rates
 from celery_exclusive.errors import shown
 from celery_exclusive.options.amounts import (
     A_COUNT,
     LONGEST,
+    MOST,
     Time,
     is_count,
     is_duration,
@@ -20,6 +24,8 @@ from celery_exclusive.options.amounts import (
 )
 from celery_exclusive.options.hints import OF_DEBOUNCE, OF_EXCLUSIVE, OF_UNIQUE
 from celery_exclusive.options.option import ALL, Option, explain_wrong_arguments, is_switch
+from celery_exclusive.options.rates import FORM, Rate
+from celery_exclusive.options.rates import read as read_rates
 
 if TYPE_CHECKING:
     from typing_extensions import Self
@@ -57,7 +63,16 @@ class Exclusive(Option):
             with other parameters and `**kwargs` gets all by name. A keyword-only parameter `headers` gets the
             headers of the message. A template shows values as strings: 17 and "17" have one key, as None and
             "None" do.
-        limit: how many may run at once per key, an int from 1. Default 1.
+        limit: how many may run at once per key, an int from 1, or a function without arguments that returns
+            it, called at each call and each start. Default 1, also beside `rate`. None: any number.
+        rate: how many may start in a time, by the clock of the store: "500/m" is at most 500 in any minute,
+            "1/6s" one in any six seconds; the times are s, m, h and d, as in Celery's `rate_limit`, but per
+            key and over all workers. Up to three with different times: ("5/s", "10000/d"). A retry counts, as
+            each start of a body does. A task above it meets a key that is held, so `on_conflict` decides.
+            Default None: any number.
+        cost: the units that a run takes of `limit` and of each rate: an int from 1, the name of a parameter
+            of the task, or a function of its arguments. A run that is dearer than a limit needs all of it,
+            and runs alone. Default 1.
         ttl: seconds without heartbeat after which the lease of a dead worker expires, from 0.1. It does not
             limit the run time. Default None: the setting `exclusive_ttl` (30 s).
         on_conflict: what a task does if its key is held. Default "wait": it waits in line and in order, but
@@ -120,7 +135,9 @@ class Exclusive(Option):
     elsewhere: ClassVar[dict[str, str]] = OF_EXCLUSIVE
 
     _: KW_ONLY
-    limit: int = 1
+    limit: int | Callable[[], int | None] | None = 1
+    rate: Rate = None
+    cost: int | str | Callable[..., int] = 1
     on_conflict: OnConflict = "wait"
     give_up_after: Time | None = None
     on_give_up: OnGiveUp = "raise"
@@ -128,6 +145,24 @@ class Exclusive(Option):
     on_full: OnFull = "raise"
     order: StartOrder | None = None
     keep_on_retry: bool = False
+
+    @property
+    def most(self) -> int:
+        """The units that may be held at once, as of now; `MOST` without a limit."""
+        try:
+            limit = self.limit() if callable(self.limit) else self.limit
+        except Exception as error:  # noqa: BLE001 - whatever the user's function raises
+            self.refuse(f"limit= raised {type(error).__name__}: {error}. Correct the function.")
+        if limit is None:
+            return MOST
+        if not is_count(limit):
+            self.refuse(f"limit= returned {shown(limit)}, and must return {A_COUNT}, or None.")
+        return limit
+
+    @property
+    def rates(self) -> Rates:
+        """The units and the period, in microseconds, of each rate."""
+        return read_rates(self.rate)
 
     @property
     def has_line(self) -> bool:
@@ -160,12 +195,11 @@ class Exclusive(Option):
         return self.replaces or "skip" in (self.on_conflict, self.on_give_up, self.on_full)
 
     def _check_own(self) -> None:
-        if not is_count(self.limit):
-            hint = " A call may give its own: exclusive=task.exclusive.replace(limit=2)."
-            self.refuse(
-                f"limit={shown(self.limit)} must be {A_COUNT}: how many may run at once."
-                f"{hint if callable(self.limit) else ''}"
-            )
+        if callable(self.limit):
+            self._check_function()
+        elif not (self.limit is None or is_count(self.limit)):
+            self.refuse(f"limit={shown(self.limit)} must be {A_COUNT}, or None: how many may run at once.")
+        self._check_rate()
         self._check_choice(
             "on_conflict",
             get_args(OnConflict),
@@ -186,6 +220,37 @@ class Exclusive(Option):
         )
         self._require("keep_on_retry", is_switch, "True or False: whether a retry keeps the lease")
         self._check_line()
+
+    def _check_function(self) -> None:
+        try:
+            signature(cast("Any", self.limit)).bind()
+        except (TypeError, ValueError):
+            self.refuse(
+                f"limit={shown(self.limit)} must take no arguments: it counts for the whole key. A call "
+                "may give its own: exclusive=task.exclusive.replace(limit=2)."
+            )
+
+    def _check_rate(self) -> None:
+        try:
+            read_rates(self.rate)
+        except ValueError:
+            self.refuse(f"rate={shown(self.rate)} must be {FORM}.")
+        if isinstance(self.rate, list):
+            object.__setattr__(self, "rate", tuple(self.rate))
+        if not (isinstance(self.cost, str) or callable(self.cost) or is_count(self.cost)):
+            self.refuse(
+                f"cost={shown(self.cost)} must be {A_COUNT}, the name of a parameter, or a function of the "
+                "arguments."
+            )
+        if self.cost != 1 and self.limit == 1 and self.rate is None:
+            self.refuse(
+                f"cost={shown(self.cost)} does nothing with limit=1, which any run fills: add limit= or rate."
+            )
+        if self.rate is not None and self.keep_on_retry:
+            self.refuse(
+                "rate= has no keep_on_retry=True: each attempt counts, and a retry that holds its key could "
+                "not wait for the rate. Leave one of them out."
+            )
 
     def _check_line(self) -> None:
         """Refuse what is for a line where there is none or another one, or where calls join it themselves."""

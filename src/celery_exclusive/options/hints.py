@@ -21,6 +21,7 @@ def _words(words: str, hint: str) -> dict[str, str]:
 
 _WAIT: Final = "blocking_timeout acquire_timeout wait_timeout"
 _TTL: Final = "expire expires expiry expire_after lock_expire lock_expiry lock_timeout lease_time lifetime"
+_RATE: Final = "rate_limit rates limiter throttle per_second per_minute"
 _LIMIT: Final = "concurrency max_concurrency max_concurrent max_leases capacity"
 _OF_ALL: Final = {
     **_words("keys unique_on args params", "is by= here, the parameters of the task that make up the key"),
@@ -40,6 +41,8 @@ OF_EXCLUSIVE: Final = {
         "is on_conflict= here: 'wait' in line, the default, 'skip' or 'raise'",
     ),
     **_words(_LIMIT, "is limit= here"),
+    **_words(_RATE, "is rate= here, such as rate='500/m'"),
+    **_words("weight weights units tokens", "is cost= here, the units that a run takes"),
     **_words("until period queued_ttl unlock_before_run", "is about calls: give it to unique=Unique(...)"),
 }
 OF_UNIQUE: Final = {
@@ -56,7 +59,8 @@ OF_UNIQUE: Final = {
         "is for Debounce(wait=..., max_wait=...), which runs a burst of calls once, after its last call",
     ),
     **_words(
-        f"limit give_up_after on_give_up max_waiting on_full order keep_on_retry {_LIMIT} {_WAIT}",
+        f"limit rate cost give_up_after on_give_up max_waiting on_full order keep_on_retry {_RATE} {_LIMIT} "
+        f"{_WAIT}",
         "is about runs: give it to exclusive=Exclusive(...)",
     ),
 }
@@ -82,6 +86,7 @@ OF_LOCK: Final = {
     **_words(_WAIT, "is wait= here"),
     **_words(_TTL, "is ttl= here, for the lock of a dead process"),
     **_words(_LIMIT, "is limit= here"),
+    **_words(_RATE, "is rate= here, such as rate='500/m'"),
     **_words("xact transaction", "is until_commit= here"),
     **_words(
         "auto_renewal auto_renew sleep thread_local",

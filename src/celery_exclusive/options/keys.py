@@ -12,7 +12,8 @@ from traceback import walk_tb
 from typing import Any, NamedTuple
 from weakref import WeakKeyDictionary
 
-from celery_exclusive.errors import OptionError, did_you_mean
+from celery_exclusive.errors import OptionError, did_you_mean, shown
+from celery_exclusive.options.amounts import A_COUNT, is_count
 from celery_exclusive.options.canonical import (
     ABSENT,
     HEADER_PATH,
@@ -26,6 +27,7 @@ from celery_exclusive.options.canonical import (
     type_name,
     unwrap,
 )
+from celery_exclusive.options.declared import Exclusive
 from celery_exclusive.options.key_headers import PARAMETER, own_headers, takes_headers
 from celery_exclusive.options.key_text import TOO_LONG, absolute_key, own_key
 from celery_exclusive.options.option import ALL, Option
@@ -85,9 +87,13 @@ def check(task_name: str, run: _Run, option: Option) -> None:
     parameters = signature.parameters
     try:
         if callable(option.key):
-            _check_function(option.key, signature)
+            _check_function(option.key, signature, "key")
         takes_any = _takes_any_name(signature)
-        for name in named(option) or ():
+        cost = option.cost if isinstance(option, Exclusive) else 1
+        if callable(cost):
+            _check_function(cost, signature, "cost")
+        of_cost = [cost] if isinstance(cost, str) else []
+        for name in (*(named(option) or ()), *of_cost):
             if name not in parameters and not takes_any:
                 raise Refused(_no_parameter(name, parameters))
         if isinstance(option.key, str):
@@ -151,6 +157,28 @@ def key_of(
         return f"{own_key(task_name, option.kind)}:{digest(given, chosen)}"
     except Refused as refused:
         raise _error(task_name, option, refused) from refused.__cause__
+
+
+def cost_of(task_name: str, run: _Run, option: Exclusive, args: _Args, kwargs: _Kwargs) -> int:
+    """Return the units that a call costs. Raises OptionError if its cost is no count."""
+    cost: Any = option.cost
+    if isinstance(cost, int):
+        return cost
+    try:
+        bound = bind(run, args, kwargs)
+        if isinstance(cost, str):
+            cost = argument(bound, cost)
+        else:
+            by_place, by_name = _arguments_of(cost, bound, None)
+            try:
+                cost = cost(*by_place, **by_name)
+            except Exception as error:
+                raise Refused(f"cost= raised {_cause(error)}. Correct the function.") from error
+        if not is_count(cost):
+            raise Refused(f"cost= is {shown(cost)} for this call, and must be {A_COUNT}.")
+    except Refused as refused:
+        raise _error(task_name, option, refused) from refused.__cause__
+    return int(cost)
 
 
 def _error(task_name: str, option: Option, refused: Refused) -> OptionError:
@@ -220,12 +248,13 @@ def _no_parameter(name: str, parameters: Mapping[str, Parameter]) -> str:
 # Absolute keys --------------------------------------------------------------------------------------------
 
 
-def _check_function(key: Callable[..., str], signature: Signature) -> None:
+def _check_function(key: Callable[..., object], signature: Signature, name: str) -> None:
     try:
         _is_called_by_name(key, signature)
     except TypeError as error:
         text = (
-            f"key= is called with the arguments of the task, {signature}, but does not accept them ({error})."
+            f"{name}= is called with the arguments of the task, {signature}, but does not accept them "
+            f"({error})."
         )
         raise Refused(text) from error
 

@@ -94,9 +94,15 @@ class Option:
 
     @property
     def values(self) -> dict[str, Any]:
-        """The parameters without default value, except `by` and `key`; JSON can express them."""
+        """The parameters without default value, except `by`, `key` and functions; JSON can express them."""
         found = ((field, getattr(self, field.name)) for field in fields(self)[2:])
-        return {field.name: value for field, value in found if value != field.default}
+        return {it.name: value for it, value in found if value != it.default and not callable(value)}
+
+    @property
+    def functions(self) -> dict[str, Any]:
+        """The key, and the parameters that are functions: a message carries none of them."""
+        found = {field.name: getattr(self, field.name) for field in fields(self)[2:]}
+        return {"key": self.key} | {name: value for name, value in found.items() if callable(value)}
 
     def skipped(self, key: str, existing_id: str) -> object:
         """Return the result of a run that was skipped because the task `existing_id` held its key."""

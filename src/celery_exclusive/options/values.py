@@ -27,7 +27,9 @@ def option_of_call(
         return option
     if limits:
         changes = _capped(changes, option, limits)
-    return kind.of(by=option.by if option else None, key=option.key if option else None, **changes)
+    kept = option.functions if option else {}
+    functions = {name: kept[name] for name in kept if name == "key" or name not in changes}
+    return kind.of(by=option.by if option else None, **functions, **changes)
 
 
 def _capped(changes: Mapping[str, Any], option: Option | None, limits: Settings) -> dict[str, Any]:

@@ -8,11 +8,12 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from celery import Celery
 
-from celery_exclusive.errors import OptionError, closest, did_you_mean
+from celery_exclusive.errors import OptionError, closest, did_you_mean, shown
 from celery_exclusive.options.declared import FAMILIES, KINDS, NAMES, Exclusive, UniqueOption
 from celery_exclusive.seams.celery_app import own_options
 
 if TYPE_CHECKING:
+    from celery_exclusive.options.option import Option
     from celery_exclusive.services import Services
 
 _PARAMETERS = signature(Celery.send_task).parameters
@@ -66,8 +67,27 @@ def pop_call_options(name: str, task: Any, options: dict[str, Any]) -> CallOptio
                 "or is unknown here: declare an option at the task, and let the call change it"
             )
     off = tuple(word for word, option in chosen.items() if option is None)
-    values = {word: option.values for word, option in chosen.items() if option is not None}
+    given = {word: option for word, option in chosen.items() if option is not None}
+    values = {word: _values(name, option, getattr(declared, word)) for word, option in given.items()}
     return declared._replace(**chosen, off=off, values=values)
+
+
+def _values(name: str, option: Option, declared: Option | None) -> dict[str, Any]:
+    """Return the values of a call's option as its message carries them.
+
+    A worker has the functions of the task alone: a number in their place is carried, also if it is the
+    default, and another function is refused.
+    """
+    functions = declared.functions if declared else {}
+    values = option.values
+    for word, value in option.functions.items():
+        if word != "key" and value is not functions.get(word):
+            raise OptionError(
+                f"task {name}: {word}={shown(value)} is a function, which no message carries: give the call "
+                "a number, or the function to the task"
+            )
+    numbers = (word for word in functions if word != "key" and not callable(getattr(option, word, None)))
+    return values | {word: getattr(option, word) for word in numbers if hasattr(option, word)}
 
 
 def as_sent(

@@ -103,7 +103,8 @@ class OrderedPublish(AskingPublish):
     def _terms(self, encoded: Encoded) -> dict[str, Any]:
         goes_on = bool(self.message.origin.run or self.message.options.get("retries"))
         queue = queue_of(encoded.exchange, encoded.routing_key)
-        return terms_of(self.option, encoded.headers, queue, goes_on=goes_on)
+        cost = self.message.cost_of(self.option)
+        return terms_of(self.option, cost, encoded.headers, queue, goes_on=goes_on)
 
     def _leads_to_a_queue(self, encoded: Encoded) -> bool:
         """Whether a worker can publish this message to its queue again.
@@ -134,13 +135,16 @@ class OrderedPublish(AskingPublish):
         return remove, remove
 
 
-def terms_of(option: Exclusive, headers: Mapping[str, Any], queue: str, *, goes_on: bool) -> dict[str, Any]:
-    """Return the limit of a line, the queue of a message, and the terms on which the message waits there.
+def terms_of(
+    option: Exclusive, cost: int, headers: Mapping[str, Any], queue: str, *, goes_on: bool
+) -> dict[str, Any]:
+    """Return what a key allows, the queue of a message, and the terms on which the message waits there.
 
     What goes on with a run does not give up, and replaces no other message.
     """
     expires_in = microseconds_until(headers.get("expires"))
-    terms: dict[str, Any] = {"limit": option.limit, "expires_in": expires_in, "queue": queue}
+    room = {"limit": option.most, "cost": cost, "rates": option.rates}
+    terms: dict[str, Any] = {**room, "expires_in": expires_in, "queue": queue}
     return terms if goes_on else {**terms, "gives_up_in": option.gives_up_in, "replaces": option.replaces}
 
 

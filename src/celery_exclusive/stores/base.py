@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import cache
 from importlib import import_module
 from importlib.metadata import entry_points
@@ -21,6 +21,7 @@ from celery_exclusive.core.operations import (
     is_done_if_repeated,
 )
 from celery_exclusive.core.records import NEVER, NOT_BEGUN
+from celery_exclusive.core.room import NO_TERMS, Terms
 from celery_exclusive.errors import OptionError, did_you_mean, docs_page
 from celery_exclusive.stores.workers import FORGOTTEN_AFTER, WorkerRecord
 
@@ -70,6 +71,7 @@ class Reply:
       cluster is silent, it may be the epoch of the key's part, which is as good in a `wake`, or none.
     * `more`: a sweep was full, of keys or of bytes of messages, and more keys are due. `swept`: the number of
       keys that it looked at. `unreadable`: (key, problem) of damaged keys.
+    * `due_in`: the time after a sweep until the next key is due, if that is less than `SOON`.
     * `time`: the instant of a sweep by the store's clock, also if it came too early. `times`: the instants by
       each clock of a store that has several.
     * `is_repeated`: the request was sent twice, and the first one may have been executed.
@@ -82,6 +84,7 @@ class Reply:
     more: bool = False
     swept: int = 0
     unreadable: tuple[tuple[str, str], ...] = ()
+    due_in: int | None = None
     time: int = 0
     times: tuple[int, ...] = ()
     is_repeated: bool = False
@@ -109,7 +112,8 @@ class Snapshot:
     Of more than ten holders it names those that expire first, and says how many `others` there are. `line`
     names the first ten that wait in line. `limit` of a free key is 1.
     A holder with nothing `remaining` is dead, and holds the key until a worker recovers its run.
-    With a `problem` its data are damaged, and all else is empty.
+    With a `problem` its data are damaged, and all else is empty. `terms`: what it allows besides its limit,
+    at the time `now` of the store.
     """
 
     holders: tuple[Owner, ...] = ()
@@ -119,11 +123,20 @@ class Snapshot:
     others: int = 0
     line: tuple[Waiting, ...] = ()
     limit: int = 1
+    terms: Terms = NO_TERMS
+    now: int = field(default=0, compare=False)
 
     @property
     def all_waiting(self) -> int:
         """The number of waiting tasks, those aside included."""
         return self.waiting + self.aside
+
+    def has_room(self, limit: int) -> bool:
+        """Whether one more unit may be held, under this limit of the code."""
+        terms = self.terms
+        most = terms.override.limit if terms.override else limit
+        is_open = terms.opens_at <= self.now and all(rate.free > 0 for rate in terms.active)
+        return is_open and len(self.holders) + self.others + terms.extra < most
 
     @property
     def as_answer(self) -> Held:
@@ -131,21 +144,27 @@ class Snapshot:
 
     @property
     def is_busy(self) -> bool:
-        return bool(self.holders or self.all_waiting or self.problem)
+        return bool(self.holders or self.all_waiting or self.problem or self.is_set)
+
+    @property
+    def is_set(self) -> bool:
+        """Whether an operator has set its limit, or it is held back."""
+        return bool(self.terms.override or self.terms.opens_at > self.now)
 
     @property
     def state(self) -> str:
         """`running`, `waiting` (no holder, offered to the first in line) or `aside` (no worker accepts).
 
         A unique key is `queued` until its task begins, or held for a `period`. A key with damaged data is
-        `damaged`, any other one `free`.
+        `damaged`; one that only an operator's limit or a hold keeps is `set`, any other one `free`.
         """
         if self.problem:
             return "damaged"
         if self.holders:
             phase = self.holders[0].phase
             return "queued" if phase in NOT_BEGUN else phase
-        return "waiting" if self.waiting else "aside" if self.aside else "free"
+        idle = "set" if self.is_set else "free"
+        return "waiting" if self.waiting else "aside" if self.aside else idle
 
 
 TASKS_PER_PAGE = 250
@@ -353,7 +372,7 @@ class Store(Protocol):
         ...
 
     def scan(self, prefix: str = "") -> Iterator[str]:
-        """Yield the keys that have a holder or a line, or are damaged.
+        """Yield the keys that have a holder, a line or terms, or are damaged.
 
         Raises:
             ExclusiveError: the store cannot list them.

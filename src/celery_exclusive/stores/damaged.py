@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from itertools import chain
 from typing import Any, Final, get_args
 
-from celery_exclusive.core.records import Holder, Phase
+from celery_exclusive.core.records import NEVER, Holder, Phase
+from celery_exclusive.core.room import Terms
 from celery_exclusive.errors import shown
 
 _PHASES: Final = get_args(Phase)
@@ -46,3 +48,18 @@ def check_holders(holders: Iterable[Holder]) -> None:
         check_type(str, holder.token)
         check_one_of(_PHASES, holder.phase)
         check_numbers(holder.expiry, holder.fence)
+        check_within(1, holder.cost, NEVER)
+
+
+def read_terms(text: Any) -> Terms:
+    """Return the terms with this text. Raises Damaged if it has none, or a number that they cannot have."""
+    check_type(str, text)
+    try:
+        terms = Terms.of_text(text)
+    except ValueError as error:
+        raise Damaged(f"{type(error).__name__}: {error}") from error
+    override = terms.override[:3] if terms.override else ()
+    rates = (number for rate in terms.rates for number in (rate.units, rate.period, *chain(*rate.log)))
+    for number in (*override, *rates, terms.opens_at, terms.extra):
+        check_within(0, number, NEVER)
+    return terms

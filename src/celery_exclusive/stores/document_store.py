@@ -31,6 +31,7 @@ from celery_exclusive.core.records import (
     Holder,
     Line,
 )
+from celery_exclusive.core.room import Rates
 from celery_exclusive.core.step import Transition, step
 from celery_exclusive.errors import StoreUnavailable, UnreadableKey
 from celery_exclusive.stores.base import (
@@ -118,7 +119,12 @@ class Change:
 
 
 def sweep(
-    keys: Sequence[str] | None, limit: int, look_at: Callable[[str], Reply], epoch: str, time: int
+    keys: Sequence[str] | None,
+    limit: int,
+    look_at: Callable[[str], Reply],
+    epoch: str,
+    time: int,
+    next_due: Callable[[], int | None],
 ) -> Reply:
     """Reap `limit` of these keys, one by one; None: another process reaped recently."""
     replies, size, due = list[Reply](), 0, keys or ()
@@ -127,6 +133,7 @@ def sweep(
             break
         replies.append(look_at(key))
         size += replies[-1].size
+    at = next_due() if keys is not None else None
     return Reply(
         Applied(keys is not None),
         tuple(wake for reply in replies for wake in reply.wake),
@@ -135,6 +142,7 @@ def sweep(
         more=len(replies) < len(due),
         swept=len(replies),
         unreadable=tuple(pair for reply in replies for pair in reply.unreadable),
+        due_in=None if at is None else max(at - time, 0),
         time=time,
     )
 
@@ -147,8 +155,10 @@ def snapshot(loaded: Loaded) -> Snapshot:
     others = len(shown) + document.unread - len(holders)
     line = tuple(waiting(entry, loaded.now) for entry in loaded.line.head[:NAMED])
     counts = loaded.line.waiting, loaded.aside
-    limit = document.limit if shown or any(counts) else 1
-    return Snapshot(holders, *counts, others=others, line=line, limit=limit)
+    is_used = bool(shown or any(counts))
+    terms = document.terms.at(loaded.now).unless_idle(loaded.now, is_used=is_used)
+    limit = document.limit if is_used else 1
+    return Snapshot(holders, *counts, others=others, line=line, limit=limit, terms=terms, now=loaded.now)
 
 
 def living(holders: Iterable[Holder], now: int) -> list[Owner]:
@@ -189,11 +199,20 @@ class DocumentStore(ABC):
         self.tombstone_ttl = tombstone_ttl
 
     @abstractmethod
-    def load(self, key: str, ids: tuple[str, ...] = (), limit: int = 1, *, replaces: bool = False) -> Loaded:
+    def load(
+        self,
+        key: str,
+        ids: tuple[str, ...] = (),
+        limit: int = 1,
+        *,
+        replaces: bool = False,
+        rates: Rates | None = None,
+    ) -> Loaded:
         """Return the key's document and its line as `step` reads them, with the data of the first of `ids`.
 
         The document has the leases of all of them. A store that has all holders in one place may return all.
-        With `replaces` the line has its last entries.
+        The line has what an operation with this limit and these rates may reach, see `reach`, and with
+        `replaces` its last entries.
         """
 
     def load_to_sweep(self, key: str) -> Loaded:
@@ -213,6 +232,10 @@ class DocumentStore(ABC):
         """Return the keys that are due; None after another call within `every` microseconds."""
 
     @abstractmethod
+    def next_due(self) -> int | None:
+        """Return when the next key with a line is due, or was; None: not within `SOON`."""
+
+    @abstractmethod
     def line(self, key: str, after: Cursor | None = None, count: int = TASKS_PER_PAGE) -> Page:
         """Return a page of a key's line."""
 
@@ -230,7 +253,7 @@ class DocumentStore(ABC):
 
     @abstractmethod
     def scan(self, prefix: str = "") -> Iterator[str]:
-        """Yield the keys that have a holder or a line."""
+        """Yield the keys that have a holder, a line or terms."""
 
     def apply(self, key: str, operation: Operation) -> Reply:
         while True:
@@ -240,8 +263,9 @@ class DocumentStore(ABC):
                 loaded = self.load(
                     key,
                     ids_of(operation),
-                    getattr(operation, "limit", 1),
+                    getattr(operation, "limit", None) or 1,
                     replaces=getattr(operation, "replaces", False),
+                    rates=getattr(operation, "rates", None),
                 )
             if reply := self._carry_out(key, operation, loaded):
                 return reply
@@ -251,7 +275,8 @@ class DocumentStore(ABC):
 
     def reap(self, limit: int = 100, every: int = 0, *, recovers_until: int = NEVER) -> Reply:
         keys, empty, reap = self.due(limit + 1, every), self.load(""), Reap(recovers_until)
-        return sweep(keys, limit, lambda key: self.apply(key, reap), empty.document.epoch, empty.now)
+        look_at = lambda key: self.apply(key, reap)  # noqa: E731
+        return sweep(keys, limit, look_at, empty.document.epoch, empty.now, self.next_due)
 
     def forget(self, key: str) -> None:
         raise StoreUnavailable(f"store {self.url} cannot delete the data of lock {key}: delete them by hand")

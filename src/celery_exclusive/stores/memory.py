@@ -16,6 +16,7 @@ from celery_exclusive.core.records import (
     ENDED_AT_ONCE,
     NAMED,
     NEVER,
+    SOON,
     Document,
     Entry,
     Holder,
@@ -24,6 +25,7 @@ from celery_exclusive.core.records import (
     reach,
     readable,
 )
+from celery_exclusive.core.room import NO_TERMS, Rates, Terms
 from celery_exclusive.seams.python import native
 from celery_exclusive.stores.base import TASKS_PER_PAGE, Capabilities, Cursor, KeyInLine, Page, Times
 from celery_exclusive.stores.document_store import (
@@ -42,6 +44,7 @@ class _Key:
     limit: int = 1
     deadline: int = NEVER
     queue: str = ""
+    terms: Terms = NO_TERMS
     version: int = 0
     due: int | None = None
     holders: dict[str, Holder] = field(default_factory=dict)
@@ -79,9 +82,10 @@ class _Key:
         if entry and entry.state == "waiting":
             del self.waiting[bisect_left(self.waiting, (entry.seq, id))]
 
-    @property
-    def is_idle(self) -> bool:
-        return not (self.holders or self.entries or self.tombstones)
+    def is_over(self, now: int) -> bool:
+        """Whether no lease lives, no task waits, and no terms count."""
+        last = self.ends[-1][0] if self.ends else 0
+        return not self.entries and max(last, self.terms.last(now)) <= now
 
 
 @dataclass(slots=True)
@@ -97,6 +101,14 @@ class _Memory:
     reaped: int = 0
     workers: dict[bytes, int] = field(default_factory=dict)
     """The records of workers, and until when each is kept."""
+
+    def forget_idle(self, key: str, now: int) -> None:
+        """Forget what a key without a lease or a line allows, when it counts no more."""
+        kept = self.keys[key]
+        if not kept.holders and kept.is_over(now):
+            kept.limit, kept.terms = 1, NO_TERMS
+            if not kept.tombstones:
+                del self.keys[key]
 
 
 _memories: dict[tuple[str, str], _Memory] = {}
@@ -115,7 +127,15 @@ class MemoryStore(DocumentStore):
         self.clock: Callable[[], int] = lambda: time.time_ns() // 1000
         self._memory = _memories.setdefault((url, prefix), _Memory())
 
-    def load(self, key: str, ids: tuple[str, ...] = (), limit: int = 1, *, replaces: bool = False) -> Loaded:
+    def load(
+        self,
+        key: str,
+        ids: tuple[str, ...] = (),
+        limit: int = 1,
+        *,
+        replaces: bool = False,
+        rates: Rates | None = None,
+    ) -> Loaded:
         memory, id = self._memory, next(iter(ids), "")
         with memory.lock:
             now = self.clock()  # a thread may have waited for the lock
@@ -131,8 +151,9 @@ class MemoryStore(DocumentStore):
                 unread,
                 unread_expiry,
                 kept.queue,
+                kept.terms,
             )
-            count = reach(document, limit, ids, now)
+            count = reach(document, limit, ids, now, rates)
             own = kept.entries.get(id)
             until, token = kept.tombstones.get(id, (0, ""))
             entries = kept.entries.values()
@@ -171,6 +192,7 @@ class MemoryStore(DocumentStore):
             kept.version = memory.version
             kept.limit, kept.deadline = transition.document.limit, transition.document.deadline
             kept.due, kept.queue = transition.due, transition.document.queue
+            kept.terms = transition.document.terms
             changed, ended = change.leases
             for ended_id in ended:
                 kept.let_go(ended_id)
@@ -185,8 +207,7 @@ class MemoryStore(DocumentStore):
                 kept.messages[change.id] = change.message
             if transition.tombstone is not None:
                 kept.tombstones[change.id] = (change.tombstone_until, transition.tombstone)
-            if kept.is_idle:
-                del memory.keys[key]
+            memory.forget_idle(key, change.loaded.now)
             return True
 
     def holders(self, key: str) -> list[Owner]:
@@ -209,12 +230,18 @@ class MemoryStore(DocumentStore):
             for key, kept in list(memory.keys.items()):
                 stones = kept.tombstones.items()
                 kept.tombstones = {id: stone for id, stone in stones if stone[0] + CLOCK_MARGIN > now}
-                if not kept.entries and kept.ends and kept.ends[-1][0] <= now:
-                    kept.limit, kept.holders, kept.ends = 1, {}, []
-                if kept.is_idle:
-                    del memory.keys[key]
+                if kept.is_over(now):
+                    kept.holders, kept.ends = {}, []
+                memory.forget_idle(key, now)
             due = sorted((kept.due, key) for key, kept in memory.keys.items() if kept.due is not None)
             return [key for time, key in due[:limit] if time <= now]
+
+    def next_due(self) -> int | None:
+        memory = self._memory
+        with memory.lock:
+            soon = self.clock() + SOON
+            due = [kept.due for kept in memory.keys.values() if kept.due is not None and kept.due < soon]
+        return min(due, default=None)
 
     def forget(self, key: str) -> None:
         memory = self._memory
@@ -280,7 +307,8 @@ class MemoryStore(DocumentStore):
 
     def scan(self, prefix: str = "") -> Iterator[str]:
         with self._memory.lock:
-            keys = [key for key, kept in self._memory.keys.items() if kept.holders or kept.entries]
+            now, found = self.clock(), self._memory.keys.items()
+            keys = [key for key, kept in found if kept.holders or not kept.is_over(now)]
         return (key for key in keys if key.startswith(prefix))
 
     def clear(self) -> None:

@@ -80,4 +80,4 @@ def _key(what: Any, args: Any, kwargs: Any) -> str:
 
 def _limit(task: Any) -> int:
     exclusive = option_of_call(task, Exclusive)
-    return exclusive.limit if exclusive else 1
+    return exclusive.most if exclusive else 1

@@ -64,7 +64,7 @@ def refuse_declared(conf: Any, task_name: str, option: Option) -> None:
     A wrong URL is reported when the store is used.
     """
     url = named_store(conf)
-    if url is None or not _waits(option):
+    if url is None or not (_waits(option) or _needs_room(option)):
         return
     try:
         store = open_store(url)
@@ -77,12 +77,21 @@ def _waits(option: Option) -> bool:
     return isinstance(option, Debounce) or (isinstance(option, Exclusive) and option.has_line)
 
 
+def _needs_room(option: Option) -> bool:
+    return isinstance(option, Exclusive) and bool(option.rates or option.cost != 1)
+
+
 def _refuse_wait(store: Store, task_name: str, option: Option) -> None:
     if _waits(option) and not store.capabilities.line:
         others = "give it on_conflict='skip' or 'reschedule', or " * isinstance(option, Exclusive)
         raise OptionError(
             f"exclusive_store: {store.url} keeps no line, and task {task_name} with {option!r} has "
             f"to wait in one: {others}name a redis://, postgresql:// or sqlite:// URL"
+        )
+    if _needs_room(option) and not store.capabilities.line:
+        raise OptionError(
+            f"exclusive_store: {store.url} keeps no rate and no cost, and task {task_name} has {option!r}: "
+            "name a redis://, postgresql:// or sqlite:// URL"
         )
 
 

@@ -214,7 +214,9 @@ class Execution:
         if outcome.kind == "reschedule":
             option = self.delivery.lock_option(outcome.key)  # for its unique key it waits without end
             gives_up = option and not self.delivery.may_have_begun
-            if later := next_try(self.delivery.stored, option.longest_wait if option and gives_up else None):
+            opens_in = outcome.by[0].opens_in if outcome.by else None
+            longest = option.longest_wait if option and gives_up else None
+            if later := next_try(self.delivery.stored, longest, opens_in):
                 again, pause = later
                 if end := self.publish_again(again, pause):
                     subject = subject_of(self.task, self.delivery, self.call, outcome.key, self.run)

@@ -14,11 +14,12 @@ from celery_exclusive import notices
 from celery_exclusive.core.claim import FINISHED, LAST_CHANCE, NO_WORKER, WINDOW, Claim, UniqueClaim
 from celery_exclusive.core.delivery import Delivery
 from celery_exclusive.core.operations import Order
+from celery_exclusive.errors import OptionError
 from celery_exclusive.messages.header import HEADER, Header, read_header, rejections
 from celery_exclusive.messages.stored import Content, StoredMessage, content_of, queue_of
 from celery_exclusive.options.amounts import microseconds_until, no_longer_than, seconds_until
 from celery_exclusive.options.declared import Exclusive, UniqueOption
-from celery_exclusive.options.keys import key_of
+from celery_exclusive.options.keys import cost_of, key_of
 from celery_exclusive.seams.celery_request import as_dict
 from celery_exclusive.worker.queues import source
 
@@ -26,6 +27,8 @@ if TYPE_CHECKING:
     from celery_exclusive.options.option import Option
     from celery_exclusive.services import Services
 
+_last_limits: dict[Any, int] = {}
+"""What each function has returned that is the limit of a task."""
 _OF_MEMBERS = ("chain", "group", "chord", "callbacks")
 """The fields of Celery's request of a task whose end other tasks await. No errback waits for a skip."""
 
@@ -151,7 +154,9 @@ def read(delivered: Delivered, task: Any, request: dict[str, Any], args: Any, kw
     id, token = header.claim_id(delivered.id), delivered.token
     exclusive = unique = None  # a duplicate competes for no key
     if option and header.exclusive is not None and not header.duplicate_of:
-        exclusive = Claim(header.exclusive, id, token, services.ttl(option), option.limit)
+        cost = cost_of(task.name, task.run, option, args, kwargs)
+        ttl = services.ttl(option)
+        exclusive = Claim(header.exclusive, id, token, ttl, _most(option), cost, option.rates)
     if header.unique and not header.duplicate_of:
         claim = Claim(header.unique[0], id, token, services.ttl(unique_option))
         queued_ttl = services.queued_ttl(unique_option)
@@ -201,11 +206,24 @@ def read(delivered: Delivered, task: Any, request: dict[str, Any], args: Any, kw
     ).at_present()
 
 
+def _most(option: Exclusive) -> int:
+    """Return how many may run at once. If its function fails, the last limit counts, or 1: no task fails."""
+    function: Any = option.limit
+    try:
+        most = option.most
+    except OptionError as error:
+        notices.trouble("a task's limit is not known, so the last one counts", error)
+        return _last_limits.get(function, 1)
+    if callable(function):
+        _last_limits[function] = most
+    return most
+
+
 def _last_chance(services: Services, deaths: int, first: Claim | None) -> Claim | None:
     """Return the claim of a task that is given up if its worker dies again. `first`: of its other key."""
     if not (first and deaths) or deaths + 1 != services.settings.exclusive_max_deaths:
         return None
-    return replace(first, key=LAST_CHANCE, limit=1)
+    return Claim(LAST_CHANCE, first.id, first.token, first.ttl)
 
 
 def _order(services: Services, option: Exclusive | None) -> Order | None:

@@ -29,6 +29,8 @@ _NO_OUTAGE = 2
 """The seconds between two answers of the store that are no outage, also with shorter leases."""
 _ASKS_PER_TTL = 6
 """The number of requests for the store's time within the shortest ttl."""
+_BETWEEN_DUE = 0.05
+"""The shortest pause in seconds until a key that is due soon."""
 _FAREWELL = 10
 """Seconds for which a worker that stops waits for a sweep under way."""
 
@@ -36,8 +38,9 @@ _FAREWELL = 10
 class Reaper:
     """Sweeps the namespace once per period. Each time one of the workers does it.
 
-    After a sweep that was full, the same worker does the next sweep at once, and the others see that a worker
-    sweeps. It waits until the messages that it has woken are published, so that they do not pile up here
+    After a sweep that was full, the same worker does the next sweep at once, and when the next key is due, if
+    that is soon: a rate opens at an instant, and not once per period. The others see that a worker sweeps. It
+    waits until the messages that it has woken are published, so that they do not pile up here
     while their offers expire. The wait ends with an offer, so that a blocking broker does not stop the
     sweeps.
 
@@ -79,20 +82,27 @@ class Reaper:
         trouble = RepeatedJob("the search for expired leases")
         period = min(self.services.settings.exclusive_reap_period, self._ttl / _ASKS_PER_TTL)
         pause = period
+        due_in = None
         # With jitter: workers that start together sweep apart, and together miss no period.
-        while not self._is_over.wait(pause * random.uniform(_SHORTEST, 1)):
+        while not self._is_over.wait(pause * random.uniform(_SHORTEST, 1) if due_in is None else due_in):
+            is_due, due_in = due_in is not None, None
             with trouble:
-                self.sweep()
+                due_in = self.sweep(is_due=is_due)
             pause = period * _AFTER_OUTAGE if trouble.lasts else period
 
-    def sweep(self) -> None:
-        """Sweep all keys that are due now."""
+    def sweep(self, *, is_due: bool = False) -> float | None:
+        """Sweep all keys that are due now; return the seconds until the next is, if that is soon.
+
+        `is_due`: another key is due now, as the sweep before has said.
+        """
         settings = self.services.settings
-        every = NEVER if self._is_closing else round(_SHORTEST * settings.exclusive_reap_period * SECOND)
+        every = 0 if is_due else round(_SHORTEST * settings.exclusive_reap_period * SECOND)
         self._revoked.listen()
-        while self._reap(every).more and not self._is_over.is_set():
+        reply = self._reap(NEVER if self._is_closing else every)
+        while reply.more and not self._is_over.is_set():
             self.services.courier.wait(settings.exclusive_offer)
-            every = 0
+            reply = self._reap(0)
+        return None if reply.due_in is None else max(reply.due_in / SECOND, _BETWEEN_DUE)
 
     def _reap(self, every: int) -> Reply:
         with forks_wait():

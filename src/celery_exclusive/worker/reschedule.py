@@ -18,13 +18,20 @@ FIRST, LONGEST = 1, 60
 _DOUBLINGS = 6
 
 
-def next_try(stored: StoredMessage, give_up_after: float | None) -> tuple[StoredMessage, float] | None:
-    """Return the copy to publish, and its delay in seconds. None: the time of `give_up_after` is over."""
+def next_try(
+    stored: StoredMessage, give_up_after: float | None, opens_in: float | None = None
+) -> tuple[StoredMessage, float] | None:
+    """Return the copy to publish, and its delay in seconds. None: the time of `give_up_after` is over.
+
+    `opens_in`: the seconds until its key may open, if that is known.
+    """
     header = Header.of(stored.our_header)
     tries, since = (header.tries, header.since) if header else (0, None)
     now = time.time()
     since = since or now
     pause = min(FIRST * 2 ** min(tries, _DOUBLINGS), LONGEST) * random.uniform(0.5, 1)
+    if opens_in is not None:
+        pause = max(FIRST, min(opens_in, LONGEST))
     if give_up_after is not None:
         left = since + give_up_after - now
         if left <= 0:

@@ -303,7 +303,10 @@ class _ChildSlot(Slot):
             (
                 *(of.id, of.token, of.acks_late),
                 lock
-                and (lock.key, lock.ttl, lock.limit, lock in claims, lock.id if lock.id != of.id else ""),
+                and (
+                    *(lock.key, lock.ttl, lock.limit, lock.cost, lock.rates, lock in claims),
+                    lock.id if lock.id != of.id else "",
+                ),
                 unique
                 and (
                     *(unique.claim.key, unique.claim.ttl, unique.until, unique.queued_ttl),
@@ -332,8 +335,8 @@ def _load(said: bytes) -> tuple[Claims, tuple[Claim, ...]]:
     id, token, acks_late, of_lock, of_unique, of_chance = json.loads(said)
     lock, unique, chance, held = None, None, None, []
     if of_lock:
-        key, ttl, limit, is_held, id_of_retry = of_lock
-        lock = Claim(key, id_of_retry or id, token, ttl, limit)
+        key, ttl, limit, cost, rates, is_held, id_of_retry = of_lock
+        lock = Claim(key, id_of_retry or id, token, ttl, limit, cost, tuple(map(tuple, rates)))
         held += [lock] * is_held
     if of_unique:
         key, ttl, until, queued_ttl, is_acquired, is_held = of_unique

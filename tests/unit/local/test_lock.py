@@ -435,7 +435,10 @@ def test_an_exception_that_ends_the_block_or_the_waiting_leaves_nothing_locked(
         ),
         ({"wait": False}, "wait=False"),
         ({"limit": 0}, "limit=0 must be a whole number from 1"),
-        ({"limit": 10**9 + 1}, "limit=1000000001 must be a whole number from 1 to 1000000000: how many"),
+        (
+            {"limit": 10**9 + 1},
+            "limit=1000000001 must be a whole number from 1 to 1000000000, or None: how many",
+        ),
         ({"limit": True}, "limit=True"),
         ({"tll": 5}, "there is no option 'tll' .*did you mean 'ttl'"),
         (

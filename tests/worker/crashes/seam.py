@@ -143,13 +143,13 @@ class Seam:
 
         Message.ack = noted
 
-    def _sweeping(self, sweep: Callable[[Reaper], None]) -> Callable[[Reaper], None]:
+    def _sweeping(self, sweep: Callable[..., float | None]) -> Callable[..., float | None]:
         """Let the reaper sweep only if the test lets this worker sweep."""
 
-        def sweep_or_not(reaper: Reaper) -> None:
+        def sweep_or_not(reaper: Reaper, *, is_due: bool = False) -> float | None:
             sweepers = Path(f"{self.path}.sweepers")
-            if not sweepers.exists() or self.name in sweepers.read_text().split():
-                sweep(reaper)
+            may_sweep = not sweepers.exists() or self.name in sweepers.read_text().split()
+            return sweep(reaper, is_due=is_due) if may_sweep else None
 
         return sweep_or_not
 

@@ -24,6 +24,7 @@ from celery_exclusive.core.operations import (
     Restore,
 )
 from celery_exclusive.core.records import SECOND, Document, Holder, Line
+from celery_exclusive.core.room import Rates
 from celery_exclusive.errors import ExclusiveError, StoreRefused, StoreUnavailable, UnreadableKey
 from celery_exclusive.stores.base import (
     TASKS_PER_PAGE,
@@ -98,6 +99,7 @@ class MemcachedStore(DocumentStore):
         limit: int = 1,  # noqa: ARG002
         *,
         replaces: bool = False,  # noqa: ARG002
+        rates: Rates | None = None,  # noqa: ARG002
     ) -> Loaded:
         names = self._lock(key), self._tombstone(key, next(iter(ids), ""))
         clock, found = self._read(*(b"mg %b v c" % name for name in names))
@@ -154,6 +156,9 @@ class MemcachedStore(DocumentStore):
             return []
         (answer,) = self._client.ask([_set(self._item("reaped"), b"", _seconds(every), mode="ME")])
         return [] if answer.code == b"HD" else None
+
+    def next_due(self) -> None:
+        return None
 
     def line(self, key: str, after: Cursor | None = None, count: int = TASKS_PER_PAGE) -> Page:  # noqa: ARG002
         return Page()

@@ -9,15 +9,19 @@
 -- settings   how long a first offer lasts, and a tombstone, and what becomes the epoch if there is none
 -- field      a name and its value, again for each field of the operation that differs from its default. The
 --            names are the names in core/operations.py; in the table `op` two fields stand for each pair:
--- fields of acquire: limit redelivered promoted acks_late message max_waiting takes_over_id takes_over_phase at_once recovers order expires_in gives_up_in replaces queue
+-- fields of acquire: limit redelivered promoted acks_late message max_waiting takes_over_id takes_over_phase at_once recovers order expires_in gives_up_in replaces queue cost rates
 -- fields of acquire_alone: inherits_id inherits_token phase repeated list payload
 -- fields of give_up: releases
--- fields of enqueue: message limit expires_in gives_up_in replaces waits_for waits_at_most queue list payload
+-- fields of enqueue: message limit expires_in gives_up_in replaces waits_for waits_at_most queue cost rates list payload
 -- fields of release: ending
 -- fields of remove: ending
--- fields of restore: limit
+-- fields of restore: limit cost rates
+-- fields of set_limit: limit lasts by reason
+-- fields of hold: lasts
+-- fields of charge: units
 -- fields of reap: limit every recovers_until
 -- limit      reap: of how many keys; every: the least time since the last reap
+-- rates      units and period of each; limit of set_limit: none resets it
 -- list       where the payload, or else the message, is pushed with a new lease or a new offer; a lease or an
 --            offer that is there went with it. acquire_alone: what was pushed is marked so
 -- answer     granted, parked, held, full, over, stale or done; number is the fence, the position, how many
@@ -26,7 +30,7 @@
 --            offer, or 1; the quick way into the line returns the position and the drawn place; refused,
 --            alone: nothing could be pushed, and nothing was done
 -- epoch      in a reply with wakes, and in every reply to reap
--- owners     id, age, remaining, fence, phase, token, ..., and the number of those that are not named; wakes: key, id, message, waiting, deaths, ...; asides: key, id, ...
+-- owners     id, age, remaining, fence, phase, token, ..., and the number of those that are not named; reap: the time until the next key is due, if that is soon; wakes: key, id, message, waiting, deaths, ...; asides: key, id, ...
 -- unreadable reap: key, problem, ... of damaged keys, which it skips from now on
 -- time       the instant of it all
 -- drawn      the last fence, of a new lease or a new place in line; 0 if there was none
@@ -34,7 +38,8 @@
 -- include clock.lua
 
 local verb, op = ARGV[2], {
-  id = ARGV[4], token = ARGV[5], ttl = tonumber(ARGV[6]), limit = '1', ending = 'done', phase = 'running',
+  id = ARGV[4], token = ARGV[5], ttl = tonumber(ARGV[6]), ending = 'done', phase = 'running',
+  limit = ARGV[2] ~= 'set_limit' and '1' or nil,
 }
 for place = 8, #ARGV, 2 do op[ARGV[place]] = ARGV[place + 1] end
 
@@ -67,11 +72,13 @@ end
 
 -- include quick.lua
 
+-- include room.lua
+
 -- include document.lua
 
 local first_offer, tombstone_ttl, candidate = string.match(ARGV[7], SETTINGS)
 op.id = op.id ~= '' and op.id or nil
-op.limit = tonumber(op.limit)
+op.limit, op.cost = tonumber(op.limit), tonumber(op.cost) or 1
 local may_be_in_line = op.redelivered or op.promoted
 go_to(ARGV[3])
 
@@ -121,6 +128,7 @@ end
 local unreadable = {}
 local SKIP_UNREADABLE = 600000000
 local WOKEN_AT_ONCE = 1000000
+local SOON = 1000000
 
 -- Ends expired leases and offers of the keys that are due.
 local function reap()
@@ -148,16 +156,19 @@ local function reap()
   return 'done', 1 + #names
 end
 
+-- The time until the next key is due; nil: that is not soon.
+local function due_in()
+  local at = tonumber(redis.call('ZRANGE', base .. 'due', 0, 0, 'WITHSCORES')[2])
+  return at and at < now + SOON and math.max(at - now, 0) or nil
+end
+
 local answer, number, by
 if verb == 'reap' then
   answer, number = reap()
   if answer == 'failed' then return redis.error_reply(number) end
+  by = {due_in()}
 else
-  load(op.limit)
-  local verbs = {
-    acquire = acquire, acquire_alone = acquire_alone, enqueue = enqueue, release = release,
-    requeue = requeue, remove = remove, recall = recall_one, stand_behind = stand_behind, drop = drop_one, give_up = give_up, force_release = force_release, restore = restore,
-  }
+  load(op.limit or 1)
   if holders[op.id] or entries[op.id] then write_when_full() end -- else a full line would never be done
   answer, number, by = verbs[verb]()
   local refused = (new_tombstone == SENT or is_offered_at_once) and push()

@@ -41,6 +41,9 @@ _VERBS: Final[dict[type[KeyOperation], str]] = {
     operations.GiveUp: "give_up",
     operations.ForceRelease: "force_release",
     operations.Restore: "restore",
+    operations.SetLimit: "set_limit",
+    operations.Hold: "hold",
+    operations.Charge: "charge",
 }
 """The verbs of the script."""
 
@@ -85,6 +88,8 @@ def words_of(key: str, operation: KeyOperation, now: int | str, settings: str) -
         for name, value, default in zip(form.names, others, form.defaults, strict=True):
             if value != default and name in _PAIRS:
                 named += (word for pair in zip(_PAIRS[name], value, strict=True) for word in pair)
+            elif value != default and name == "rates":
+                named += (name, " ".join(str(number) for rate in value for number in rate))
             elif value != default:
                 named += (name, value)
     head = values[: form.in_head] + form.blanks
@@ -108,19 +113,21 @@ _ANSWERS: Final[dict[bytes, Callable[..., Answer]]] = {
 def read_reply(reply: Any) -> Reply:
     """Read the whole reply of the script."""
     name, number, owners, epoch, wakes, asides, unreadable, time, _ = reply
+    is_done = name == b"done"  # without owners: of a sweep, the time until the next key is due
     return Reply(
-        _ANSWERS[name](number, *read_owners(owners)),
+        _ANSWERS[name](number, *read_owners([] if is_done else owners)),
         tuple(
             Wake(to_text(key), to_text(id), message, to_text(epoch), waiting, deaths)
             for key, id, message, waiting, deaths in _rows(wakes, 5)
         ),
         tuple((to_text(key), to_text(id)) for key, id in _rows(asides, 2)),
         to_text(epoch),
-        more=name == b"done" and number < 0,
-        swept=max(abs(number) - 1, 0) if name == b"done" else 0,
+        more=is_done and number < 0,
+        swept=max(abs(number) - 1, 0) if is_done else 0,
         unreadable=tuple(
             (to_text(key), shorten(problem.decode(errors="replace"))) for key, problem in _rows(unreadable, 2)
         ),
+        due_in=next(iter(owners), None) if is_done else None,
         time=time,
     )
 
@@ -139,7 +146,7 @@ def read_lease(id: bytes, lease: bytes, now: int) -> Owner:
     """Return a holder, of its lease as document.lua keeps it."""
     expiry, fence, _, phase, token = lease.split(b" ", 4)
     age, left = max(now - int(fence), 0), max(int(expiry) - now, 0)
-    return Owner(to_text(id), age, left, int(fence), _PHASES[phase], to_text(token))
+    return Owner(to_text(id), age, left, int(fence), _PHASES[phase.partition(b":")[0]], to_text(token))
 
 
 def read_line(found: list[Any], now: int) -> tuple[Waiting, ...]:
@@ -156,12 +163,12 @@ def read_page(found: list[Any], now: int) -> Iterator[tuple[Cursor, Place]]:
 
 def _entry(state: State, id: bytes, place: bytes, record: bytes, deadline: bytes) -> Entry:
     """Return an entry. Raises ValueError if another program has written it."""
-    fields = record.split(b" ", 5) if record else [b"0", b"0", place]
-    *numbers, newer = [*fields, *(b"0", b"0", b"")[len(fields) - 3 :]]
-    until, offers, seq, deaths, flags = map(int, numbers)
+    fields = record.split(b" ", 6) if record else [b"0", b"0", place]
+    *numbers, newer = [*fields, *(b"0", b"0", b"1", b"")[len(fields) - 3 :]]
+    until, offers, seq, deaths, flags, cost = map(int, numbers)
     over = to_text(newer) if flags & _IS_OVER else None
     ends, gives_up = int(deadline or NEVER), bool(flags & _GIVES_UP)
-    return Entry(to_text(id), seq, until, offers, state, deaths, ends, gives_up, over=over)
+    return Entry(to_text(id), seq, until, offers, state, deaths, ends, gives_up, over=over, cost=cost)
 
 
 def shorten(problem: str) -> str:

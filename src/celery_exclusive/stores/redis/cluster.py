@@ -107,6 +107,7 @@ class ClusterStore:
         untils = [its + later for its in self._times]
         due = self._claim(every) if limit and every else dict.fromkeys(range(BUCKETS), every)
         left, size, replies, problem = limit, 0, list[Reply](), None
+        soon = dict[int, int | None]()
         while due:
             share = -(-left // len(due))
             shares = {number: share if place < left else 0 for place, number in enumerate(due)}
@@ -122,6 +123,7 @@ class ClusterStore:
                     continue
                 reply = self.buckets[number].read(call.answer)
                 self._marks[number], self._times[number] = reply.epoch, reply.time
+                soon[number] = reply.due_in
                 replies.append(reply)
                 size += reply.size
                 left -= reply.swept
@@ -138,6 +140,7 @@ class ClusterStore:
             more=bool(due),
             swept=limit - left,
             unreadable=tuple(pair for reply in replies for pair in reply.unreadable),
+            due_in=min((it for it in soon.values() if it is not None), default=None),
             time=max(self._times),
             times=tuple(self._times),
         )

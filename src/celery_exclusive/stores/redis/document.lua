@@ -1,13 +1,13 @@
 -- The data of a key, as plain decimal text that redis-cli can read. Part of every script.
 --
 -- All names begin with the base, "<prefix>2:{0}:", whose hash tag keeps them in one slot.
---   l:<key>    HASH "" -> "limit holders minexp maxexp waiting aside behind[ deadline][ queue]",
---              id -> "expiry fence may_have_copies phase token"
+--   l:<key>    HASH "" -> "limit holders minexp maxexp waiting aside behind[ deadline][ queue]", behind the lines
+--              of its terms: see room.lua; id -> "expiry fence may_have_copies phase[:cost] token"
 --   x:<key>    ZSET id -> expiry, of the leases of a key with more than NAMED holders
 --   q:<key>    ZSET id -> seq, of the tasks that wait in line
 --   a:<key>    ZSET id -> offer_until, of the tasks aside
 --   b:<key>    ZSET id -> seq, of the copies that stand behind their own run
---   o:<key>    HASH id -> "offer_until offers seq[ deaths[ flags[ newer]]]", of the tasks that need it
+--   o:<key>    HASH id -> "offer_until offers seq[ deaths[ flags[ cost[ newer]]]]", of the tasks that need it
 --   e:<key>    ZSET id -> deadline, of the tasks that wait and whose messages expire
 --   m:<key>    HASH id -> message
 --   t:<n>:<key>:<id>   "until token" of a tombstone; n is the length of the key
@@ -23,7 +23,7 @@
 -- minexp is not later, maxexp not earlier than the expiry of any lease: holders are read only if one may have
 -- expired, if the answer names them, or if there is a line. The deadline is not later than any in e:. The queue is
 -- the one of all messages in line, and begins with a slash, or SEVERAL. A key with a line
--- stays; without one all its data expire some time after its last lease.
+-- stays; without one all its data expire some time after its last lease, and its terms.
 
 local ENDED_AT_ONCE = 100
 local SEVERAL = '*'
@@ -37,10 +37,7 @@ local function go_to(name)
 end
 
 local function read_meta(text)
-  if not text then
-    limit, holder_count, minexp, maxexp, waiting, aside, behind, deadline, queue = 1, 0, 0, 0, 0, 0, 0, NEVER, ''
-    return
-  end
+  text = read_terms(text or '1 0 0 0 0 0 0')
   local a, b, c, d, e, f, g, h, i = string.match(text, '^(%d+) (%d+) (%d+) (%d+) (%d+) (%d+) (%d+) ?(%d*) ?(.*)$')
   if not a or i ~= '' and not string.find(i, '^[*/]') then error('MALFORMED lock: ' .. text) end
   limit, holder_count, minexp, maxexp = tonumber(a), tonumber(b), tonumber(c), tonumber(d)
@@ -50,25 +47,30 @@ local function read_meta(text)
   end
 end
 
+-- Until when a key without a line has data.
+local function ends_at()
+  return math.max(maxexp, terms_last())
+end
+
 local function has_entries()
   return waiting + aside + behind > 0
 end
 
 local function meta()
   local format = '%d %d %.0f %.0f %d %d %d'
-  local text = string.format(format, limit, holder_count, minexp, maxexp, waiting, aside, behind)
+  local text = terms_text() .. string.format(format, limit, holder_count, minexp, maxexp, waiting, aside, behind)
   if deadline < NEVER then text = text .. ' ' .. whole(deadline) end
   return queue ~= '' and waiting > 0 and text .. ' ' .. queue or text
 end
 
 local function read_lease(holder, text)
-  local expiry, fence, may_have_copies, phase, secret = string.match(text, '^(%d+) (%d+) (%d) (%a+) (.*)$')
+  local expiry, fence, may_have_copies, phase, cost, secret = string.match(text, '^(%d+) (%d+) (%d) (%a+):?(%d*) (.*)$')
   if not PHASES[phase] or math.max(expiry, fence) > NEVER then
     error('MALFORMED lease of ' .. holder .. ': ' .. text)
   end
   return {
     id = holder, expiry = tonumber(expiry), fence = tonumber(fence), may_have_copies = may_have_copies,
-    phase = phase, token = secret,
+    phase = phase, cost = tonumber(cost) or 1, token = secret,
   }
 end
 
@@ -78,7 +80,8 @@ local function belongs_to(lease, secret)
 end
 
 local function record(lease)
-  return string.format('%.0f %.0f %s %s ', lease.expiry, lease.fence, lease.may_have_copies, lease.phase) .. lease.token
+  local phase = lease.cost == 1 and lease.phase or lease.phase .. ':' .. whole(lease.cost)
+  return string.format('%.0f %.0f %s %s ', lease.expiry, lease.fence, lease.may_have_copies, phase) .. lease.token
 end
 
 local function append(list, ...)

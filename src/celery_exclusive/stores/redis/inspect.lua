@@ -5,12 +5,14 @@
 -- reply: seen
 --
 -- now        virtual time for tests, or "" for the server's clock
--- key        again for each; so is seen: waiting, aside, owners, problem, time, line, limit
+-- key        again for each; so is seen: waiting, aside, owners, problem, time, line, limit, terms
 -- problem    "", or what is wrong with the data of the key
 -- owners     id, age, remaining, fence, phase, ... of each holder
 -- line       id, place, record, deadline of each of the first in line; "" for no record or deadline
 
 -- include clock.lua
+
+-- include room.lua
 
 -- include document.lua
 
@@ -38,7 +40,7 @@ local function look()
   append(owners, others - append_leases(owners, shown))
   for _, kind in ipairs({'q:', 'a:', 'b:'}) do redis.call('ZCARD', base .. kind .. key) end
   for _, kind in ipairs({'o:', 'm:'}) do redis.call('HLEN', base .. kind .. key) end
-  return {waiting, aside, owners, '', now, first_in_line(), limit}
+  return {waiting, aside, owners, '', now, first_in_line(), limit, terms_text()}
 end
 
 local seen = {}
@@ -46,6 +48,6 @@ for place = 2, #ARGV do
   go_to(ARGV[place])
   local problem = try(function() seen[place - 1] = look() end)
   if problem and not is_damage(problem) then return redis.error_reply(problem) end
-  if problem then seen[place - 1] = {0, 0, {0}, problem, now, {}, 1} end
+  if problem then seen[place - 1] = {0, 0, {0}, problem, now, {}, 1, ''} end
 end
 return seen

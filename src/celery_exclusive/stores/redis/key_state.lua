@@ -16,8 +16,82 @@ local function head()
   return found
 end
 
-local function slots_to_offer()
-  return math.max(math.min(limit - holder_count, OFFERED_AT_ONCE), 0)
+-- The units that leases hold beyond one each.
+local function extra()
+  local units = unread_extra
+  for _, lease in pairs(holders) do units = units + lease.cost - 1 end
+  return units
+end
+
+-- The units that may be held at once.
+local function most()
+  return override and override.limit or limit
+end
+
+local function room()
+  local found = {now < opens_at and 0 or most() - holder_count - extra(), most()}
+  for _, rate in ipairs(rates) do
+    if rate.units > 0 then append(found, free_units(rate), rate.units) end
+  end
+  return found
+end
+
+-- The first in line that have room, up to those that are offered a slot at a time.
+local function in_turn()
+  local left, found = room(), {}
+  for position, entry in ipairs(head()) do
+    left = position <= OFFERED_AT_ONCE and take(left, entry.cost)
+    if not left then break end
+    found[position] = entry
+  end
+  return found
+end
+
+-- Whether a task has room behind so many others in line. Those that were not read count as one unit.
+local function has_room(cost, before)
+  local left, unknown, costs = room(), before, {}
+  for _, entry in ipairs(head()) do
+    if unknown > 0 and entry.id ~= op.id then
+      unknown = unknown - 1
+      append(costs, entry.cost)
+    end
+  end
+  for i = 1, #left, 2 do left[i] = left[i] - unknown end
+  append(costs, cost)
+  for _, units in ipairs(costs) do left = left and take(left, units) end
+  return left ~= nil
+end
+
+-- When the rates let a task start after these others.
+local function opens(cost, before)
+  local at
+  for _, rate in ipairs(rates) do
+    if rate.units > 0 then
+      local units = math.min(cost, rate.units)
+      for _, entry in ipairs(before) do units = units + math.min(entry.cost, rate.units) end
+      at = math.max(at or 0, rate_opens(rate, units))
+    end
+  end
+  return at or now
+end
+
+-- The owner without an id for which a task has to wait though slots may be free, in a list, or an empty list.
+-- Behind others it waits as the next of them.
+local function closed(cost)
+  if override and override.limit == 0 then
+    local left = override.ends < NEVER and override.ends - now or NEVER
+    return {'', now - override.since, left, 0, 'paused', ''}
+  end
+  if now < opens_at then return {'', 0, opens_at - now, 0, 'hold', ''} end
+  local turn, before = in_turn(), {}
+  for _, entry in ipairs(turn) do
+    if entry.id ~= op.id then append(before, entry) end
+  end
+  local first = #before == #turn and head()[#turn + 1]
+  cost = first and first.cost or cost
+  local at, free = opens(cost, before), room()
+  local is_rate = free[1] >= math.min(cost, free[2]) and now < at and at < NEVER
+  return is_rate and {'', 0, at - now, 0, 'rate', ''} or {}
 end
 
 -- Adjusts the counts by an entry that joins (1) or leaves (-1) its state.
@@ -132,41 +206,44 @@ end
 -- Offers each free slot to the next in line. One whose offers are spent steps aside, unless it is the last in
 -- line; as many may do so in a step as slots are free. In a line of several queues each has one offer.
 local function offer_in_line()
-  local slots, in_line, most_offers = slots_to_offer(), waiting, queue == SEVERAL and 1 or OFFERS_IN_LINE
-  local most = slots
+  local free, slots = room(), OFFERED_AT_ONCE
+  local in_line, most_offers = waiting, queue == SEVERAL and 1 or OFFERS_IN_LINE
+  for i = 1, #free, 2 do slots = math.min(slots, free[i]) end
+  local most_aside = slots
   for position, entry in ipairs(head()) do
-    if slots <= 0 then break end
+    local left = slots > 0 and take(free, entry.cost)
+    if not left then break end
     local is_last = position == in_line
-    local may_step_aside = not is_last and #stepped_aside < most
-    if entry.offer_until > now then
-      slots = slots - 1
-    elseif entry.offers >= most_offers and may_step_aside then
+    local may_step_aside = not is_last and #stepped_aside < most_aside
+    if entry.offer_until <= now and entry.offers >= most_offers and may_step_aside then
       set_aside(entry, entry.offers)
-      entries_aside[#entries_aside + 1] = entry
       stepped_aside[#stepped_aside + 1] = entry.id
       if entry.offers >= OFFERS_IN_LINE then abandoned[#abandoned + 1] = entry.id end
     else
-      offer(entry, now + math.min(2 ^ entry.offers, LONGEST_OFFER) * first_offer)
-      slots = slots - 1
+      if entry.offer_until <= now then
+        offer(entry, now + math.min(2 ^ entry.offers, LONGEST_OFFER) * first_offer)
+      end
+      free, slots = left, slots - 1
     end
   end
 end
 
 local function offer_aside()
-  local slots = slots_to_offer()
-  if #stepped_aside > 0 then
-    table.sort(entries_aside, function(one, other)
-      if one.offer_until ~= other.offer_until then return one.offer_until < other.offer_until end
-      return one.id < other.id
-    end)
+  local free, ended = room(), {}
+  for _, entry in ipairs(order) do
+    if entry.state == ASIDE and not entry.left and entry.offer_until <= now then ended[#ended + 1] = entry end
   end
-  for _, entry in ipairs(entries_aside) do
-    if slots <= 0 then break end
-    if entry.state == ASIDE and not entry.left and entry.offer_until <= now then
+  table.sort(ended, function(one, other)
+    if one.offer_until ~= other.offer_until then return one.offer_until < other.offer_until end
+    return one.id < other.id
+  end)
+  for position, entry in ipairs(ended) do
+    local left = position <= OFFERED_AT_ONCE and take(free, entry.cost)
+    if left then
       local is_final = entry.offers + 1 >= OFFERS_IN_LINE + OFFERS_ASIDE
       offer(entry, is_final and NEVER or now + math.min(2 ^ entry.offers, LONGEST_OFFER) * first_offer)
       if entry.offers == OFFERS_IN_LINE then abandoned[#abandoned + 1] = entry.id end
-      slots = slots - 1
+      free = left
     end
   end
 end
@@ -179,8 +256,7 @@ end
 
 -- Lets the next in line wait no longer for a message that is late than for one that was offered; `only`: for this one.
 local function shorten_offers(only)
-  for position, entry in ipairs(head()) do
-    if position > slots_to_offer() then break end
+  for _, entry in ipairs(in_turn()) do
     local is_published = entry.offers == PUBLISHED
     -- A message of another queue than the next one's has had its time since it was published.
     local since = is_published and queue == SEVERAL and entry.seq or now
@@ -216,11 +292,8 @@ end
 -- that give up are ended, unless they wait for no other task but for a worker.
 local function recall()
   end_expired()
-  local in_turn = {}
-  for position, entry in ipairs(head()) do
-    if position > slots_to_offer() then break end
-    in_turn[entry.id] = true
-  end
+  local has_turn = {}
+  for _, entry in ipairs(in_turn()) do has_turn[entry.id] = true end
   for _, found in ipairs(overdue) do
     local entry = entries[found]
     if entry.over then
@@ -228,7 +301,7 @@ local function recall()
     elseif not entry.gives_up then
       entry.deadline, entry.changed = false, true
       wake_once(entry.id)
-    elseif in_turn[found] then
+    elseif has_turn[found] then
       entry.deadline, entry.changed = now + first_offer, true
       deadline = math.min(deadline, entry.deadline)
     else
@@ -238,12 +311,11 @@ local function recall()
 end
 
 -- The owners that an answer names, holders before ids with an offer, and behind them the number of others.
-local function owners()
-  local list, flat = unread > 0 and read_next(was_read) or {}, {}
+local function owners(cost)
+  local list, flat = unread > 0 and read_next(was_read) or {}, cost and closed(cost) or {}
   for _, lease in pairs(holders) do list[#list + 1] = lease end
   local named, offered = append_leases(flat, list, op.id), 0
-  for position, entry in ipairs(head()) do
-    if position > slots_to_offer() then break end
+  for _, entry in ipairs(in_turn()) do
     if entry.id ~= op.id then
       offered = offered + 1
       if named + offered <= NAMED then append(flat, entry.id, 0, entry.offer_until - now, 0, 'offered', '') end
@@ -270,19 +342,34 @@ local function leave(id)
   return true
 end
 
-local function due()
+-- The time at which time alone may give room to one of these entries behind the others; NEVER: it does not.
+local function opens_by_time(others, before)
   local soonest = NEVER
-  for position, entry in ipairs(head()) do
-    if position > slots_to_offer() then break end
-    soonest = math.min(soonest, entry.offer_until)
+  local function add(at)
+    if #others > 0 and now < at then soonest = math.min(soonest, at) end
   end
+  if override and override.limit < limit then add(override.ends) end
+  if now < opens_at then
+    add(opens_at)
+  elseif most() > 0 then
+    for _, entry in ipairs(others) do add(opens(entry.cost, before)) end
+  end
+  return soonest
+end
+
+local function due()
+  local soonest, turn, free = NEVER, in_turn(), room()
+  local others = {head()[#turn + 1]}
+  for _, entry in ipairs(turn) do soonest = math.min(soonest, entry.offer_until) end
   if waiting + aside > 0 then soonest = math.min(soonest, deadline) end
   local counts_all = waiting + aside + others_behind > 0
   for _, entry in ipairs(order) do
-    if entry.state == ASIDE and not entry.left and holder_count < limit then
-      soonest = math.min(soonest, entry.offer_until)
+    if entry.state == ASIDE and not entry.left then
+      append(others, entry)
+      if take(free, entry.cost) then soonest = math.min(soonest, entry.offer_until) end
     end
   end
+  soonest = math.min(soonest, opens_by_time(others, turn))
   for _, lease in pairs(holders) do
     if counts_all or entries[lease.id] then
       local is_left = verb == 'reap' and lease.expiry <= now and entries[lease.id]

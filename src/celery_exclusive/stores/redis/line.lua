@@ -12,6 +12,8 @@
 
 -- include clock.lua
 
+-- include room.lua
+
 -- include document.lua
 
 local at_a_time, long = 100, 1000000 -- tasks; bytes of messages

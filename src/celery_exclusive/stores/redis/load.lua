@@ -8,9 +8,10 @@ local was_read                  -- the ids of the leases that were read
 local is_indexed                -- whether the key had more than NAMED holders before this step, with an index
 local lasting                   -- how many leases this step cannot end
 local unread, unread_expiry     -- how many leases were not read; when the first of these ends
+local unread_extra              -- the units that these hold beyond one each
+local had_terms                 -- whether the key had terms before this step
 local others_behind             -- how many entries behind their runs were not read
 local entries, order            -- by id; by seq
-local entries_aside             -- by (offer_until, id)
 local WAITING, ASIDE, BEHIND = 'q:', 'a:', 'b:'
 local GIVES_UP, REPLACEABLE, IS_OVER = 1, 2, 4 -- flags of a record
 local OFFERED_AT_ONCE = 100
@@ -27,11 +28,10 @@ end
 
 local function add_entries(kind, flat)
   for i = 1, #flat, 2 do
-    local entry = {id = flat[i], seq = tonumber(flat[i + 1]), offer_until = 0, offers = 0, deaths = 0, was = kind}
+    local entry = {id = flat[i], seq = tonumber(flat[i + 1]), offer_until = 0, offers = 0, deaths = 0, cost = 1, was = kind}
     entry.state = kind
     entries[entry.id] = entry
     order[#order + 1] = entry
-    if kind == ASIDE then entries_aside[#entries_aside + 1] = entry end
   end
 end
 
@@ -71,8 +71,20 @@ local function load_overdue()
   end
 end
 
+-- How many entries in line, and aside, the step may have to read.
+local function reach_of(asked)
+  local slots = math.max(asked, limit, override and override.limit or 0)
+  if op.id then slots = slots - lasting end
+  if not op.rates then -- else the operation may bring larger ones
+    for _, rate in ipairs(rates) do
+      if rate.units > 0 then slots = math.min(slots, math.max(free_units(rate), NAMED / 2)) end
+    end
+  end
+  return 2 * math.max(math.min(slots, OFFERED_AT_ONCE), 1) + 2
+end
+
 local function load_line(asked)
-  local reach = 2 * math.min(math.max(math.max(asked, limit) - lasting, 1), OFFERED_AT_ONCE) + 2
+  local reach = reach_of(asked)
   waiting = add_part(WAITING, reach, waiting)
   ahead = waiting
   for position, entry in ipairs(order) do
@@ -104,11 +116,12 @@ local function load_line(asked)
   for i, entry in ipairs(order) do ids[i] = entry.id end
   for i, text in ipairs(call('HMGET', base .. 'o:' .. key, ids)) do
     if text then
-      local offer_until, offers, seq, deaths, flags, newer = string.match(text, '^(%d+) (%d+) (%d+) ?(%d*) ?(%d*) ?(.*)$')
+      local pattern = '^(%d+) (%d+) (%d+) ?(%d*) ?(%d*) ?(%d*) ?(.*)$'
+      local offer_until, offers, seq, deaths, flags, cost, newer = string.match(text, pattern)
       if not offer_until then error('MALFORMED offer to ' .. ids[i] .. ': ' .. text) end
       local entry = order[i]
       entry.offer_until, entry.offers, entry.seq = tonumber(offer_until), tonumber(offers), tonumber(seq)
-      entry.deaths, entry.has_record = tonumber(deaths) or 0, true
+      entry.deaths, entry.cost, entry.has_record = tonumber(deaths) or 0, tonumber(cost) or 1, true
       flags = tonumber(flags) or 0
       entry.gives_up, entry.replaceable = flags % 2 == GIVES_UP, flags % 4 >= REPLACEABLE
       if flags >= IS_OVER then entry.over = newer end
@@ -140,7 +153,7 @@ local function recount()
 end
 
 local function load(asked)
-  holders, dead, entries, order, entries_aside, wake, stepped_aside, abandoned = {}, {}, {}, {}, {}, {}, {}, {}
+  holders, dead, entries, order, wake, stepped_aside, abandoned = {}, {}, {}, {}, {}, {}, {}
   overdue, last, was_read, ahead, others_behind = {}, {}, {}, 0, 0
   local text = meta_text
   meta_text = nil -- a sweep loads more keys
@@ -151,11 +164,12 @@ local function load(asked)
     if id then append(own, id) end
   end
   list, unread, unread_expiry, is_indexed = read_leases(own)
-  lasting = unread
+  lasting, unread_extra, had_terms = unread, unread > 0 and extra_units or 0, terms_text() ~= ''
   for _, lease in ipairs(list) do
     holders[lease.id], was_read[lease.id] = lease, true
     local is_own = lease.id == op.id or lease.id == op.takes_over_id or lease.id == op.inherits_id
     if lease.expiry > now and not is_own then lasting = lasting + 1 end
+    unread_extra = math.max(unread_extra - lease.cost + 1, 0)
   end
   holder_count, had_deadline = #list + unread, deadline < NEVER
   if verb == 'reap' then recount() end -- the line of a lost lock is offered the key again

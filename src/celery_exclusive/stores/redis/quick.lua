@@ -3,6 +3,7 @@
 -- the key for a message that was queued. Of a key with many holders the expiry of each lease is in an index; the
 -- long way makes the index, and deletes it. And the place of a message that is published: for a free key, with
 -- its grant if no other has joined the line by then; and behind the line, if there is nothing to offer.
+-- A key with terms, or with a run of several units, has none: its data match no pattern.
 --
 -- They come before all else is defined, and leave numbers as texts: a script pays for each line that it passes,
 -- and for each local function most of all.
@@ -10,6 +11,8 @@
 
 local refused_by = nil -- how many holders
 local meta_text -- what the key's hash has at '', false without one
+
+local is_plain = not (op.cost or op.rates) -- of one unit, and a key without rates
 
 if verb == 'acquire' or verb == 'acquire_alone' or verb == 'release' then
   local key, id, token = ARGV[3], op.id, op.token
@@ -24,7 +27,7 @@ if verb == 'acquire' or verb == 'acquire_alone' or verb == 'release' then
   local expiry, fence, copies, phase, secret
   if found[2] then expiry, fence, copies, phase, secret = string.match(found[2], '^(%d+) (%d+) (%d) (%a+) (.*)$') end
   local is_free = not found[1] and not found[2]
-  local is_quick = is_free or minexp and tonumber(minexp) > now and (expiry or not found[2])
+  local is_quick = is_plain and (is_free or minexp and tonumber(minexp) > now and (expiry or not found[2]))
   local is_mine = expiry and (phase ~= 'running' or secret == token)
 
   if verb == 'release' and is_quick and is_mine and (copies == '0' or op.ending == 'done') then
@@ -99,7 +102,7 @@ if verb == 'acquire' or verb == 'acquire_alone' or verb == 'release' then
 
   -- The grant of the only message in line, which has or had an offer. Removed first: what follows is allowed then when
   -- memory is full.
-  if is_acquire and meta_text and not op.takes_over_id and string.find(meta_text .. ' /', '^%d+ 0 %d+ %d+ 1 0 0 %D') then
+  if is_acquire and is_plain and meta_text and not op.takes_over_id and string.find(meta_text .. ' /', '^%d+ 0 %d+ %d+ 1 0 0 %D') then
     local offer_name = base .. 'o:' .. key
     local offers, seq = string.match(redis.call('HMGET', offer_name, id)[1] or '', '^%d+ (%d+) (%d+)$')
     local is_only_copy = tonumber(offers) == PUBLISHED and (op.promoted or '') ~= '' and not op.redelivered
@@ -132,7 +135,7 @@ if verb == 'acquire' or verb == 'acquire_alone' or verb == 'release' then
   end
 end
 
-if verb == 'enqueue' and not (op.expires_in or op.gives_up_in or op.replaces or op.waits_for) then
+if verb == 'enqueue' and is_plain and not (op.expires_in or op.gives_up_in or op.replaces or op.waits_for) then
   local key, id = ARGV[3], op.id
   local leases, messages = base .. 'l:' .. key, base .. 'm:' .. key
   local found = redis.call('HMGET', leases, '', id)

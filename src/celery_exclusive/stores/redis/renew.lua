@@ -11,6 +11,8 @@
 
 -- include clock.lua
 
+-- include room.lua
+
 -- include document.lua
 
 local replies = {}
@@ -27,7 +29,7 @@ local function renew(key, id, token, ttl)
     maxexp = math.max(maxexp, lease.expiry)
     redis.call('HSET', leases, '', meta(), id, record(lease))
     if holder_count > NAMED then index_expiry(lease.expiry, id) end
-    if is_longest and not has_entries() then expire(leases, maxexp) end
+    if is_longest and not has_entries() then expire(leases, ends_at()) end
   end
   replies[#replies + 1] = is_alive and 1 or 0
 end

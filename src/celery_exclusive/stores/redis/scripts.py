@@ -9,7 +9,7 @@ from hashlib import sha1
 from importlib.resources import files
 from typing import Any
 
-from celery_exclusive.core import key_state, records
+from celery_exclusive.core import key_state, records, room
 
 _INCLUDE = re.compile(r"^-- include (\w+\.lua)$", re.MULTILINE)
 _CONSTANT = re.compile(r"^local ([A-Z_]+) = (\d+|'\w+')$", re.MULTILINE)
@@ -33,7 +33,9 @@ def load(file: str, *, arguments: str, reply: str, fields: Iterable[tuple[str, l
             raise AssertionError(f"{file} and the code that runs it do not agree on\n{header}")
     text = _INCLUDE.sub(lambda include: _read(include[1]), text)
     for name, value in _CONSTANT.findall(text):
-        if value != repr(getattr(key_state, name, getattr(records, name, None))):
+        if value != repr(
+            next((vars(it)[name] for it in (key_state, records, room) if name in vars(it)), None)
+        ):
             raise AssertionError(f"{file}: {name} is not {value} in core")
     return Script(text, sha1(text.encode(), usedforsecurity=False).hexdigest())
 

@@ -1,17 +1,19 @@
 -- The twin of core/step.py: a differential test holds the two equal. Change both or neither.
 
+local verbs = {} -- a script has at most 200 locals
+
 local function add_entry(seq)
-  local entry = {id = op.id, seq = seq, deaths = 0}
+  local entry = {id = op.id, seq = seq, deaths = 0, cost = op.cost}
   entries[op.id] = entry
   order[#order + 1] = entry
   return entry
 end
 
-local function hold(fence, may_have_copies, phase)
+local function hold(fence, may_have_copies, phase, cost)
   if not holders[op.id] then holder_count = holder_count + 1 end
   holders[op.id] = {
     id = op.id, expiry = now + op.ttl, fence = fence, may_have_copies = may_have_copies, phase = phase,
-    token = op.token, changed = true,
+    cost = cost, token = op.token, changed = true,
   }
 end
 
@@ -45,7 +47,7 @@ local function enter(fence)
   local entry, lease = entries[op.id], holders[op.id]
   local is_only_copy = entry and entry.offers == PUBLISHED and (op.promoted or '') ~= '' and not op.redelivered
   local is_copied = may_be_in_line or entry or lease and lease.may_have_copies == '1'
-  hold(fence, is_copied and not is_only_copy and '1' or '0', 'running')
+  hold(fence, is_copied and not is_only_copy and '1' or '0', 'running', op.cost)
   kept = op.recovers and op.message
   if kept or entry and op.acks_late then
     put(entry or add_entry(fence), BEHIND, 0, op.order == 'published' and AT_BROKER + KEEPS_PLACE or AT_BROKER)
@@ -60,7 +62,9 @@ end
 -- A new id waits behind the whole line, an id aside may get any slot; nil: there is none.
 local function grant_free_slot(entry)
   local before = (op.order == 'any' or entry and entry.state == ASIDE) and 0 or ahead
-  if holder_count + before < limit then return enter(next_number()) end
+  if not has_room(op.cost, before) then return end
+  count_start(op.cost)
+  return enter(next_number())
 end
 
 -- Grants the lease of a message that has not begun; nil: no such message holds the key.
@@ -75,8 +79,10 @@ end
 
 -- The answer to a delivery that must not be parked; nil: park it.
 local function refuse(is_newcomer)
-  if not op.message or op.at_once then return 'held', 0, owners() end
-  if is_newcomer and op.max_waiting and waiting >= tonumber(op.max_waiting) then return 'full', waiting, owners() end
+  if not op.message or op.at_once then return 'held', 0, owners(op.cost) end
+  if is_newcomer and op.max_waiting and waiting >= tonumber(op.max_waiting) then
+    return 'full', waiting, owners(op.cost)
+  end
 end
 
 local function is_stale()
@@ -106,9 +112,10 @@ local function end_of_wait(entry)
   if newer then return 'over', newer, owners() end
 end
 
-local function acquire()
-  local before = limit
+function verbs.acquire()
+  local before, rates_before = limit, rates
   limit = op.limit
+  set_rates(op.rates)
   advance()
   local lease, entry = holders[op.id], entries[op.id]
   if lease and lease.phase ~= 'running' then return enter(lease.fence) end -- a queued lease belongs to its id
@@ -131,7 +138,7 @@ local function acquire()
   if not entry then
     local refusal, number, by = refuse(not lease and not may_be_in_line)
     if refusal then
-      limit = before -- a refused call does not change the limit of the others
+      limit, rates = before, rates_before -- a refused call does not change the terms of the others
       advance()
       shorten_offers()
       return refusal, number, by
@@ -143,14 +150,16 @@ local function acquire()
   else
     if entry and not entry.gives_up then set_deadline(entry, deadline_of(entry)) end
     note_queue()
-    put(entry or new_entry(), WAITING, 0, 0)
+    entry = entry or new_entry()
+    entry.cost = op.cost
+    put(entry, WAITING, 0, 0)
     shorten_offers()
   end
   advance()
-  return 'parked', lease and 0 or ahead + 1, owners()
+  return 'parked', lease and 0 or ahead + 1, owners(op.cost)
 end
 
-local function acquire_alone()
+function verbs.acquire_alone()
   advance()
   local own, inherited = holders[op.id], holders[op.inherits_id]
   if own and not belongs_to(own, op.token) then return 'held', 0, owners() end -- another delivery of this id runs
@@ -165,7 +174,7 @@ local function acquire_alone()
   local fence = lease and lease.fence or next_number()
   if lease then drop(lease.id) else limit = 1 end
   if lease and lease.id ~= op.id and is_at_broker(lease.id) then leave(lease.id) end -- it is no copy
-  hold(fence, entries[op.id] and '1' or lease and lease.may_have_copies or '0', op.phase)
+  hold(fence, entries[op.id] and '1' or lease and lease.may_have_copies or '0', op.phase, lease and lease.cost or 1)
   if op.list and not own then new_tombstone = SENT end
   if entries[op.id] then put(entries[op.id], BEHIND, 0, 0) end
   advance() -- a copy of the message that held it joins the line
@@ -189,8 +198,9 @@ local function wait_for_calls(entry)
 end
 
 -- Gives a call its place in line. Workers alone make offers: without any, calls filled the queue.
-local function enqueue()
+function verbs.enqueue()
   limit = op.limit
+  set_rates(op.rates)
   end_expired()
   local entry = entries[op.id]
   local is_known = entry and entry.state ~= WAITING or not entry and mark()
@@ -198,7 +208,7 @@ local function enqueue()
   if op.waits_for then return wait_for_calls(entry) end
   if not entry then
     kept = op.message
-    is_offered_at_once = holder_count + ahead < limit
+    is_offered_at_once = has_room(op.cost, ahead)
     note_queue()
     if not is_offered_at_once then shorten_offers() end
     entry = new_entry()
@@ -210,7 +220,7 @@ local function enqueue()
   return 'parked', ahead + 1
 end
 
-local function recall_one()
+function verbs.recall()
   advance()
   shorten_offers()
   local entry = entries[op.id]
@@ -224,14 +234,14 @@ local function recall_one()
 end
 
 -- Like a call that joins the line, this makes no offers: the next sweep does.
-local function stand_behind()
+function verbs.stand_behind()
   end_expired()
   shorten_offers(op.id)
   local entry = entries[op.id]
   return 'done', entry and entry.over and 1 or 0
 end
 
-local function release()
+function verbs.release()
   advance()
   local lease = holders[op.id]
   local is_own = lease and belongs_to(lease, op.token)
@@ -244,7 +254,7 @@ local function release()
   return 'done', is_own and 1 or 0
 end
 
-local function requeue()
+function verbs.requeue()
   advance()
   local lease = holders[op.id]
   if not lease or not belongs_to(lease, op.token) then return 'done', 0 end
@@ -259,7 +269,7 @@ local function requeue()
   return 'done', 1
 end
 
-local function give_up()
+function verbs.give_up()
   advance()
   local lease, known = holders[op.id], mark()
   if known and known ~= GIVEN_UP or entries[op.id] or lease and lease.phase == 'running' then return 'done', 0 end
@@ -269,7 +279,7 @@ local function give_up()
   return 'done', 1
 end
 
-local function remove()
+function verbs.remove()
   local entry, found = entries[op.id], nil
   if op.ending == 'aside' then
     found = entry and not entry.over and entry.state ~= BEHIND
@@ -283,7 +293,7 @@ local function remove()
   return 'done', found and 1 or 0
 end
 
-local function drop_one()
+function verbs.drop()
   local entry = entries[op.id]
   if not entry or entry.state == BEHIND then return 'done', not entry and tombstone() == op.token and 1 or 0 end
   leave()
@@ -291,7 +301,7 @@ local function drop_one()
   return 'done', 1
 end
 
-local function force_release()
+function verbs.force_release()
   end_expired()
   local lease, copy = holders[op.id], entries[op.id]
   if lease then drop(op.id) end
@@ -300,14 +310,42 @@ local function force_release()
   return 'done', lease and 1 or 0
 end
 
--- Ignores the line: an offer is worth less than a body that runs.
-local function restore()
+-- Ignores the line and the terms: a body that runs goes before an offer, and a pause.
+function verbs.restore()
   end_expired()
   local lease = holders[op.id]
-  if lease or entries[op.id] or tombstone() or holder_count >= op.limit then
+  if lease or entries[op.id] or tombstone() or not take({op.limit - holder_count - extra(), op.limit}, op.cost) then
     return 'done', lease and lease.token == op.token and 1 or 0
   end
   limit = op.limit
-  hold(next_number(), '1', 'running')
+  set_rates(op.rates)
+  count_start(op.cost)
+  hold(next_number(), '1', 'running', op.cost)
   return 'done', 1
+end
+
+function verbs.set_limit()
+  local found = op.limit or override
+  local by = (op.by or '') .. '\t' .. (op.reason or '')
+  local ends = op.lasts and now + tonumber(op.lasts) or NEVER
+  override = op.limit and {limit = op.limit, ends = ends, since = now, by = by}
+  advance()
+  shorten_offers()
+  return 'done', found and 1 or 0
+end
+
+function verbs.hold()
+  local lease, lasts = holders[op.id], tonumber(op.lasts)
+  if op.id and not (lease and lease.token == op.token) then return 'done', 0 end
+  local found = lasts > 0 or opens_at > 0
+  opens_at = lasts > 0 and math.max(opens_at, now + lasts) or 0
+  advance()
+  return 'done', found and 1 or 0
+end
+
+function verbs.charge()
+  local lease = holders[op.id]
+  local is_own = lease and lease.token == op.token
+  if is_own then count_start(tonumber(op.units), true) end
+  return 'done', is_own and 1 or 0
 end

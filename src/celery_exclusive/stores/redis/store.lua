@@ -22,7 +22,8 @@ local function store_leases()
       append(ends, whole(lease.expiry), holder)
     end
   end
-  if holder_count == 0 and not has_entries() then
+  extra_units = extra()
+  if holder_count == 0 and not has_entries() and terms_last() <= now then
     redis.call('DEL', leases, base .. 'x:' .. key)
     return
   end
@@ -38,8 +39,8 @@ local function store_leases()
   redis.call('HSET', leases, '', meta(), unpack(fields))
   if has_entries() then
     if not had_entries then redis.call('PERSIST', leases) end
-  elseif had_entries or maxexp ~= previous_end then
-    expire(leases, maxexp)
+  elseif had_entries or had_terms or ends_at() ~= previous_end then
+    expire(leases, ends_at())
   end
 end
 
@@ -60,10 +61,12 @@ local function store_entry(entry)
     redis.call('ZADD', base .. entry.state .. key, whole(entry.seq), entry.id)
   end
   local flags = (entry.gives_up and GIVES_UP or 0) + (entry.replaceable and REPLACEABLE or 0) + (entry.over and IS_OVER or 0)
-  if not entry.left and entry.offers + entry.offer_until + entry.deaths + flags > 0 then
+  if not entry.left and entry.offers + entry.offer_until + entry.deaths + flags + entry.cost > 1 then
     local text = string.format('%.0f %.0f %.0f', entry.offer_until, entry.offers, entry.seq)
-    if entry.deaths + flags > 0 then text = text .. ' ' .. entry.deaths end
-    if flags > 0 then text = text .. ' ' .. flags end
+    local has_cost = entry.cost ~= 1 or entry.over
+    if entry.deaths + flags > 0 or has_cost then text = text .. ' ' .. entry.deaths end
+    if flags > 0 or has_cost then text = text .. ' ' .. flags end
+    if has_cost then text = text .. ' ' .. whole(entry.cost) end
     if entry.over then text = text .. ' ' .. entry.over end
     redis.call('HSET', base .. 'o:' .. key, entry.id, text)
   elseif entry.has_record then

@@ -21,6 +21,7 @@ from celery_exclusive.core.operations import (
     Renew,
 )
 from celery_exclusive.core.records import NEVER, SECOND
+from celery_exclusive.core.room import Terms
 from celery_exclusive.errors import OptionError, StoreUnavailable, UnreadableKey
 from celery_exclusive.stores.base import (
     TASKS_PER_PAGE,
@@ -288,12 +289,14 @@ class RedisStore:
 
     def read_inspection(self, seen: Any) -> list[Snapshot]:
         snapshots = []
-        for waiting, aside, found, problem, now, line, limit in seen:
+        for waiting, aside, found, problem, now, line, limit, terms in seen:
             owners, others = read_owners(found)
             text = shorten(problem.decode(errors="replace"))
             try:
-                first, known = read_line(line, now), limit if owners or waiting or aside else 1
-                snapshots.append(Snapshot(owners, waiting, aside, text, others, first, known))
+                first, is_used = read_line(line, now), bool(owners or waiting or aside)
+                its = Terms.of_text(to_text(terms).removesuffix("\n")).unless_idle(now, is_used=is_used)
+                known = limit if is_used else 1
+                snapshots.append(Snapshot(owners, waiting, aside, text, others, first, known, its, now))
             except ValueError as error:
                 snapshots.append(Snapshot(problem=f"MALFORMED offer: {error}"))
         return snapshots

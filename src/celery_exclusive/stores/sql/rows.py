@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Sequence
 from dataclasses import replace
 from json.encoder import encode_basestring_ascii as quote
 from typing import Any, Final, NamedTuple, get_args
 
 from celery_exclusive.core.records import NAMED, NEVER, Document, Entry, Holder, State
+from celery_exclusive.core.room import NO_TERMS
 from celery_exclusive.stores.damaged import (
     MOST,
     Damaged,
@@ -18,6 +18,7 @@ from celery_exclusive.stores.damaged import (
     check_one_of,
     check_type,
     check_within,
+    read_terms,
 )
 from celery_exclusive.stores.text import to_bytes, to_text
 
@@ -89,16 +90,18 @@ def check_lock(version: Any, ends: Any) -> None:
 
 
 def entry(id: bytes, *row: Any) -> Entry:
-    *fields, flags, newer = row
+    *fields, flags, newer, cost = row
     check_type(bytes, id)  # SQLite keeps a text where bytes belong
     check_numbers(flags)
     if newer is not None:
         check_type(bytes, newer)
     over = None if newer is None else to_text(newer)
     gives_up, replaceable = bool(flags & _GIVES_UP), bool(flags & _REPLACEABLE)
-    entry = replace(Entry(to_text(id), *fields), gives_up=gives_up, replaceable=replaceable, over=over)
+    entry = Entry(to_text(id), *fields)
+    entry = replace(entry, gives_up=gives_up, replaceable=replaceable, over=over, cost=cost)
     check_numbers(entry.seq, entry.offer_until, entry.deaths, entry.deadline)
     check_within(0, entry.offers, _MOST_OFFERS)
+    check_within(1, entry.cost, NEVER)
     check_one_of(_STATES, entry.state)
     return entry
 
@@ -108,13 +111,15 @@ def fields_of(entry: Entry) -> tuple[bytes | int | str | None, ...]:
     flags = _GIVES_UP * entry.gives_up + _REPLACEABLE * entry.replaceable
     newer = None if entry.over is None else to_bytes(entry.over)
     place = entry.seq, entry.offer_until, entry.offers, entry.state
-    return *place, entry.deaths, entry.deadline, flags, newer
+    return *place, entry.deaths, entry.deadline, flags, newer, entry.cost
 
 
-def holder(id: bytes, token: bytes, expiry: int, fence: int, may_have_copies: int, phase: Any) -> Holder:
+def holder(
+    id: bytes, token: bytes, expiry: int, fence: int, may_have_copies: int, phase: Any, cost: int
+) -> Holder:
     check_type(bytes, id)
     check_type(bytes, token)
-    holder = Holder(to_text(id), to_text(token), expiry, fence, bool(may_have_copies), phase)
+    holder = Holder(to_text(id), to_text(token), expiry, fence, bool(may_have_copies), phase, cost)
     check_holders([holder])
     return holder
 
@@ -122,12 +127,12 @@ def holder(id: bytes, token: bytes, expiry: int, fence: int, may_have_copies: in
 def fields_of_holder(holder: Holder) -> tuple[bytes | int | str, ...]:
     """Return the fields of a holder that follow its id."""
     lease = to_bytes(holder.token), holder.expiry, holder.fence
-    return *lease, int(holder.may_have_copies), holder.phase
+    return *lease, int(holder.may_have_copies), holder.phase, holder.cost
 
 
-def end(holders: Sequence[Holder]) -> int:
-    """When the last of these leases ends; 0: there is none."""
-    return max((holder.expiry for holder in holders), default=0)
+def end(document: Document, now: int) -> int:
+    """When the last of the document's leases ends, and its terms do; 0: it has neither."""
+    return max(document.terms.last(now), *(holder.expiry for holder in document.holders), 0)
 
 
 def write_document(document: Document) -> str:
@@ -141,6 +146,8 @@ def write_document(document: Document) -> str:
         last += f', "held": {document.held}'
     if document.queue:
         last += f', "queue": {quote(document.queue)}'
+    if document.terms != NO_TERMS:
+        last += f', "terms": {quote(document.terms.text)}'
     return f'{{"limit": {document.limit}{_HOLDERS}[{leases}]{last}}}'
 
 
@@ -158,13 +165,14 @@ def with_holder(task_id: str) -> str:
 
 def _write(lease: Holder) -> str:
     may_have_copies = "true" if lease.may_have_copies else "false"
-    before, after = _around_expiry(lease.id, lease.token, lease.phase, may_have_copies)
+    before, after = _around_expiry(lease.id, lease.token, lease.phase, may_have_copies, lease.cost)
     return f'{before}{lease.expiry}, "fence": {lease.fence}{after}'
 
 
-def _around_expiry(id: str, token: str, phase: str, may_have_copies: str) -> tuple[str, str]:
+def _around_expiry(id: str, token: str, phase: str, may_have_copies: str, cost: int = 1) -> tuple[str, str]:
     start = f'{{"id": {quote(id)}, "token": {quote(token)}, "expiry": '
-    return start, f', "may_have_copies": {may_have_copies}, "phase": "{phase}"}}'
+    units = "" if cost == 1 else f', "cost": {cost}'
+    return start, f', "may_have_copies": {may_have_copies}, "phase": "{phase}"{units}}}'
 
 
 def read_document(text: str, fence: int = 0, epoch: str = "") -> Document:
@@ -175,14 +183,15 @@ def read_document(text: str, fence: int = 0, epoch: str = "") -> Document:
     try:
         document = json.loads(text)
         limit, holders = document["limit"], tuple(Holder(**lease) for lease in document["holders"])
-        deadline, held, queue = (
+        deadline, held, queue, terms = (
             document.get("deadline", NEVER),
             document.get("held", 0),
             document.get("queue", ""),
+            document.get("terms", ""),
         )
     except (ValueError, TypeError, KeyError, AttributeError, RecursionError) as error:
         raise Damaged(f"{type(error).__name__}: {error}") from error
     check_numbers(limit, deadline, held)
     check_type(str, queue)
     check_holders(holders)
-    return Document(limit, fence, holders, epoch, deadline, held, queue=queue)
+    return Document(limit, fence, holders, epoch, deadline, held, queue=queue, terms=read_terms(terms))

@@ -26,7 +26,8 @@ ON CONFLICT (namespace, key) DO UPDATE SET
 WHERE ends <= excluded.fence AND lock.fence < excluded.fence"""
 """key, version, time, ends, document, namespace, time, key, id, time.
 
-Writes the row if the key has neither holder nor line, the id has not finished, and the time can be the fence.
+Writes the row if the key has neither holder, line nor terms, the id has not finished, and the time can be
+the fence.
 `due` is early, so that neither this statement nor RELEASE changes the index on it: the reaper corrects it if
 the lease is still there at its next sweep.
 """
@@ -38,7 +39,8 @@ WHERE namespace = ? AND key = ? AND ends > ? AND due = 0
         || ? || ends || ', "fence": ' || fence || ?"""
 """namespace, key, time, and `rows.around_lone_expiry`.
 
-Changes the row if this is its only lease, no task waits, and no copy of its message can come.
+Changes the row if this is its only lease, of one unit, the key has no terms, no task waits, and no copy of
+its message can come.
 """
 
 _inherited: list[SqliteTransaction] = []
@@ -81,7 +83,7 @@ class SqliteTransaction(Transaction):
         return reply or super().apply(key, operation)
 
     def _grant(self, key: bytes, op: Acquire) -> Reply | None:
-        if op.limit < 1 or op.recovers:
+        if op.limit < 1 or op.recovers or op.cost > 1 or op.rates:
             return None
         now, ends = self.now, self.now + op.ttl
         holder = Holder(op.id, op.token, ends, now, op.may_be_in_line)

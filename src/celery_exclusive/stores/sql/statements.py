@@ -73,7 +73,7 @@ CLEAR_LOCK = """UPDATE exclusive2_lock SET version = version + 1, due = ?, ends 
 WHERE namespace = ? AND key = ?"""
 DELETE_LOCK = "DELETE FROM exclusive2_lock WHERE namespace = ? AND key = ?"
 
-EACH_HOLDER = """SELECT id, token, expiry, fence, may_have_copies, phase FROM exclusive2_holder
+EACH_HOLDER = """SELECT id, token, expiry, fence, may_have_copies, phase, cost FROM exclusive2_holder
 WHERE namespace = ? AND key = ?"""
 """namespace, key; rows: the fields of a `Holder`."""
 THESE_HOLDERS = f"{EACH_HOLDER} AND id IN (?)"
@@ -97,9 +97,10 @@ LAST_EXPIRY = """SELECT coalesce((
 HOLDER_COUNT = "SELECT count(*) FROM exclusive2_holder WHERE namespace = ? AND key = ?"
 ANY_HOLDER = "SELECT 1 FROM exclusive2_holder WHERE namespace = ? LIMIT 1"
 INSERT_HOLDER = """INSERT INTO exclusive2_holder
-    (token, expiry, fence, may_have_copies, phase, namespace, key, id) VALUES (?, ?, ?, ?, ?, ?, ?, ?)"""
+    (token, expiry, fence, may_have_copies, phase, cost, namespace, key, id)
+VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?)"""
 CHANGE_HOLDER = """UPDATE exclusive2_holder
-SET token = ?, expiry = ?, fence = ?, may_have_copies = ?, phase = ?
+SET token = ?, expiry = ?, fence = ?, may_have_copies = ?, phase = ?, cost = ?
 WHERE namespace = ? AND key = ? AND id = ?"""
 DELETE_HOLDER = "DELETE FROM exclusive2_holder WHERE namespace = ? AND key = ? AND id = ?"
 DELETE_HOLDERS = "DELETE FROM exclusive2_holder WHERE namespace = ? AND key = ?"
@@ -171,6 +172,10 @@ DELETE_TOMBSTONE = "DELETE FROM exclusive2_tombstone WHERE namespace = ? AND key
 DUE_KEYS = """SELECT key FROM exclusive2_lock
 WHERE namespace = ? AND due <= ? AND ends IS NULL ORDER BY due, key LIMIT ?"""
 """namespace, time, count."""
+
+NEXT_DUE = """SELECT due FROM exclusive2_lock
+WHERE namespace = ? AND due < ? AND ends IS NULL ORDER BY due LIMIT 1"""
+"""namespace, time."""
 
 _WITH_TASK = "SELECT key, id FROM exclusive2_{} WHERE namespace = ? AND id >= ? AND id < ?"
 ROWS_OF_TASK = f"{_WITH_TASK.format('line')} UNION ALL {_WITH_TASK.format('holder')}"

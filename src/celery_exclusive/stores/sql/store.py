@@ -116,7 +116,11 @@ class SqlStore(ABC, Generic[K]):
         if is_over is not None:
             keys = self.transact(lambda transaction: transaction.due_keys(limit + 1, time), writes=None)
         reap = Reap(recovers_until)
-        return sweep(keys, limit, lambda key: self._sweep_key(key, reap), space.epoch, time)
+
+        def next_due() -> int | None:
+            return self.transact(lambda transaction: transaction.soonest_due(time), writes=None)
+
+        return sweep(keys, limit, lambda key: self._sweep_key(key, reap), space.epoch, time, next_due)
 
     def _sweep_key(self, key: str, reap: Reap) -> Reply:
         """Reap one key in a transaction of its own, so that others need not wait for a whole sweep."""

@@ -1,8 +1,8 @@
 """The tables of locks and lines, for every database. Times are whole microseconds of the store's clock.
 
 The names begin with the version of the tables. Keys, ids and tokens are bytes: their text may have any
-characters. A lock whose `ends` has come has no holder any more: the reaper deletes its row and raises the
-fence of the namespace, so that later fences of the key stay above all earlier ones.
+characters. A lock whose `ends` has come has no holder and no terms any more: the reaper deletes its row and
+raises the fence of the namespace, so that later fences of the key stay above all earlier ones.
 """
 
 from __future__ import annotations
@@ -23,15 +23,15 @@ TABLES = {
     "exclusive2_lock": """(
         namespace {name} NOT NULL, key {name} NOT NULL, version BIGINT NOT NULL, fence BIGINT NOT NULL,
         due BIGINT,  -- when the reaper must look at it; may be early, never late; null: it need not
-        ends BIGINT,  -- when its last lease ends, 0: it has none; null: it has a line
+        ends BIGINT,  -- when its last lease and its terms end, 0: it has none; null: it has a line
         waiting INTEGER NOT NULL, aside INTEGER NOT NULL, behind INTEGER NOT NULL,
-        document {text} NOT NULL,  -- JSON: limit, holders or how many, and the first deadline in line, if any
+        document {text} NOT NULL,  -- JSON: limit, holders or how many; deadline and queue of its line, terms
         PRIMARY KEY (namespace, key){indexes}
     ){small}""",
     "exclusive2_holder": """(  -- the leases of locks with more than ten
         namespace {name} NOT NULL, key {name} NOT NULL, id {id} NOT NULL, token {bytes} NOT NULL,
         expiry BIGINT NOT NULL, fence BIGINT NOT NULL, may_have_copies INTEGER NOT NULL,
-        phase {word} NOT NULL,
+        phase {word} NOT NULL, cost BIGINT NOT NULL,
         PRIMARY KEY (namespace, key, id){indexes}
     ){small}""",
     "exclusive2_line": """(
@@ -42,6 +42,7 @@ TABLES = {
         deadline BIGINT NOT NULL,  -- when its message expires while it waits; 2**53 - 1: never
         flags INTEGER NOT NULL,  -- 1: it gives up at its deadline; 2: a newer message replaces it
         newer {id},  -- its wait is over, by its deadline (empty) or for this id
+        cost BIGINT NOT NULL,  -- the units that its run will hold
         message {bytes} NOT NULL,
         PRIMARY KEY (namespace, key, id){indexes}
     )""",
@@ -52,7 +53,7 @@ TABLES = {
     ){small}""",
 }
 """The rows of these tables are small and kept in the index, so a write touches one place fewer."""
-ENTRY = ("seq", "offer_until", "offers", "state", "deaths", "deadline", "flags", "newer")
+ENTRY = ("seq", "offer_until", "offers", "state", "deaths", "deadline", "flags", "newer", "cost")
 """The columns of a line that have the fields of an `Entry`, without its id."""
 INDEXES = {
     "exclusive2_lock": ("exclusive2_lock_due", "namespace, due", ""),
@@ -68,11 +69,11 @@ no conditions, and always find a row by its primary key. With the plus SQLite do
 in place of a better one.
 """
 
-VERSION = 5  # as in _STAMP
+VERSION = 6  # as in _STAMP
 """The version of these definitions. A table has it: another release may have made the tables."""
 _STAMP = (
     "CREATE TABLE IF NOT EXISTS exclusive2_version (version INTEGER NOT NULL PRIMARY KEY){table}",
-    "INSERT INTO exclusive2_version SELECT 5 WHERE NOT EXISTS (SELECT 1 FROM exclusive2_version)",
+    "INSERT INTO exclusive2_version SELECT 6 WHERE NOT EXISTS (SELECT 1 FROM exclusive2_version)",
 )
 
 NAMES = (*TABLES, "exclusive2_version")

@@ -12,6 +12,7 @@ from typing import Any, Protocol
 from celery_exclusive.core import claim, records
 from celery_exclusive.core.operations import Acquire, Applied, Enqueue, Operation, Owner, Renew
 from celery_exclusive.core.records import NEVER, Document, Entry, Holder, Line, State
+from celery_exclusive.core.room import Rates
 from celery_exclusive.core.step import step
 from celery_exclusive.errors import StoreUnavailable, UnreadableKey
 from celery_exclusive.stores import base
@@ -90,11 +91,12 @@ class Transaction(DocumentStore):
         limit: int = 1,
         *,
         replaces: bool = False,
+        rates: Rates | None = None,
         sweeps: bool = False,
     ) -> Loaded:
         id = next(iter(ids), "")
         try:
-            loaded = self._loaded(key, ids, limit, self._find(key, id), sweeps=sweeps)
+            loaded = self._loaded(key, ids, limit, rates, self._find(key, id), sweeps=sweeps)
             line = self._with_overdue(key, loaded) if sweeps else self._with_own(key, id, limit, loaded.line)
             if replaces and line.waiting:
                 name = (self.namespace, to_bytes(key), records.NAMED)
@@ -117,7 +119,16 @@ class Transaction(DocumentStore):
         found.check()
         return found
 
-    def _loaded(self, key: str, ids: tuple[str, ...], limit: int, found: Found, *, sweeps: bool) -> Loaded:
+    def _loaded(
+        self,
+        key: str,
+        ids: tuple[str, ...],
+        limit: int,
+        rates: Rates | None,
+        found: Found,
+        *,
+        sweeps: bool,
+    ) -> Loaded:
         tombstone = (
             to_text(found.token) if found.token is not None and (found.until or 0) > self.now else None
         )
@@ -126,10 +137,11 @@ class Transaction(DocumentStore):
         document = rows.read_document(found.document, found.last_fence, found.epoch)
         is_many, last = document.unread > 0, 0
         if is_many:
-            document, last = self._with_holders(key, ids, document, sweeps=sweeps), found.ends or NEVER
+            document = self._with_holders(key, ids, document, sweeps=sweeps)
+            last = NEVER if document.terms.last(self.now) else found.ends or NEVER
         if found.ends is not None:
             return Loaded(found.version, self.now, document, Line(tombstone=tombstone), last=last)
-        count = records.reach(document, limit, ids, self.now)
+        count = records.reach(document, limit, ids, self.now, rates)
         head, waiting = self._part(key, "waiting", found.waiting, count, sweeps=sweeps)
         aside, all_aside = self._part(key, "aside", found.aside, count, sweeps=sweeps)
         if is_many:
@@ -222,7 +234,7 @@ class Transaction(DocumentStore):
         last = change.loaded.last if is_many else 0
         if last == NEVER and not any(counts):
             (last,) = self._one(statements.LAST_EXPIRY, self.namespace, to_bytes(key))
-        end = max(rows.end(document.holders), last)
+        end = max(rows.end(document, self.now), last)
         due, ends = (to.due, None) if any(counts) else (end, end)
         text = rows.write_document(document)
         floor = change.loaded.document.fence
@@ -325,10 +337,12 @@ class Transaction(DocumentStore):
             if documents[key] is not kept[key]:
                 name, version, ends, _ = locks[key]
                 of_line = kept[key]  # which the step has not seen
-                renewed = replace(documents[key], deadline=of_line.deadline, queue=of_line.queue)
+                renewed = replace(
+                    documents[key], deadline=of_line.deadline, queue=of_line.queue, terms=of_line.terms
+                )
                 is_many, last = renewed.held > records.NAMED, None
                 if ends is not None:
-                    last = max(rows.end(renewed.holders), ends if is_many else 0)
+                    last = max(rows.end(renewed, self.now), ends if is_many else 0)
                 if is_many:
                     changed += self._lease_rows(name, renewed.holders)
                 changes.append((version + 1, last, rows.write_document(renewed), self.namespace, name))
@@ -382,8 +396,16 @@ class Transaction(DocumentStore):
         """Return the keys with a line that are due."""
         return [key for (key,) in _texts(self._all(statements.DUE_KEYS, self.namespace, now, limit))]
 
+    def next_due(self) -> int | None:
+        return self.soonest_due(self.now)
+
+    def soonest_due(self, now: int) -> int | None:
+        """Return when the first key with a line is due, also if others keep it locked."""
+        found = self._all(statements.NEXT_DUE, self.namespace, now + records.SOON)
+        return next((due for (due,) in found if isinstance(due, int)), None)
+
     def end_leases(self, every: int) -> bool | None:
-        """End leases of keys without a line, and tombstones; return whether none are left.
+        """End leases and terms of keys without a line, and tombstones; return whether none are left.
 
         None: another process sweeps, or has swept within `every` microseconds.
 

@@ -1,0 +1,132 @@
+"""The commands of `celery -A proj locks` that change what a key lets start: limit, pause, resume, hold."""
+
+from __future__ import annotations
+
+import re
+from typing import Any
+
+import click
+from celery.bin.base import CLIContext
+
+from celery_exclusive.cli.app import app_services
+from celery_exclusive.cli.commands import farewell
+from celery_exclusive.cli.listing import state_lines
+from celery_exclusive.operate import limiting
+from celery_exclusive.operate.states import key_state
+from celery_exclusive.options.amounts import LONGEST, MOST
+from celery_exclusive.services import Services
+
+_UNITS = {"s": 1, "m": 60, "h": 3600, "d": 86400}
+
+
+class _Time(click.ParamType):  # type: ignore[type-arg] # generic since click 8.3
+    """A time as people write it: 90, 30s, 5m, 2h, 1d."""
+
+    name = "TIME"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> float:
+        form = re.fullmatch(r"(\d{1,9}(?:\.\d{1,6})?)([smhd]?)", value) if isinstance(value, str) else None
+        seconds = float(form[1]) * _UNITS.get(form[2], 1) if form else 0
+        if not 0 < seconds <= LONGEST:
+            self.fail(f"{value!r} is no time: write 30s, 5m, 2h or 1d", param, ctx)
+        return seconds
+
+
+class _Limit(click.ParamType):  # type: ignore[type-arg] # generic since click 8.3
+    """A count, or `reset` for the limit of the code."""
+
+    name = "N|reset"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> int:
+        if value == "reset":
+            return -1
+        if not (isinstance(value, str) and value.isdecimal() and 1 <= int(value) <= MOST):
+            self.fail(
+                f"{value!r} is no number from 1 to {MOST}, and not `reset`. For 0: locks pause", param, ctx
+            )
+        return int(value)
+
+
+_FOR = click.option("--for", "lasts", type=_Time(), help="Until this time is over, such as 30m or 2h.")
+_REASON = click.option(
+    "--reason", "--why", "reason", default="", help="Why: for the log, and for `locks why`."
+)
+
+
+@click.command
+@click.argument("key")
+@click.argument("number", type=_Limit(), metavar="N|reset")
+@_FOR
+@_REASON
+@click.pass_obj
+def limit(obj: CLIContext, key: str, number: int, lasts: float | None, reason: str) -> None:
+    """Let N tasks of KEY run at once, in all workers, from now on; `reset` lets the limit of the code count.
+
+    KEY is a key as `locks ls` lists it, the name of a task, or the string of a key= or of a lock(), also if
+    no task holds it now. It wins over limit= until `reset`, or until the time of --for is over. What runs,
+    runs on: with 25 runs and a limit of 4, 22 must end before the next one starts.
+
+    It is logged as a WARNING, and told to monitors as the event lock-limited, with the operator and the
+    reason.
+    """
+    services, key = _meant(obj, key)
+    if number < 0:
+        found = limiting.set_limit(services, key, None, reason=reason)
+        _show(services, key, "" if found else "the limit of the code counted already")
+    else:
+        limiting.set_limit(services, key, number, lasts=lasts, reason=reason)
+        _show(services, key)
+
+
+@click.command
+@click.argument("key")
+@_FOR
+@_REASON
+@click.pass_obj
+def pause(obj: CLIContext, key: str, lasts: float | None, reason: str) -> None:
+    """Let no task of KEY start, in any worker, until `locks resume`, or until the time of --for is over.
+
+    What runs, runs on. Calls wait in line, or are skipped or refused as their on_conflict= says. What gives
+    up or expires meanwhile does so.
+    """
+    services, key = _meant(obj, key)
+    limiting.set_limit(services, key, 0, lasts=lasts, reason=reason)
+    _show(services, key)
+
+
+@click.command
+@click.argument("key")
+@_REASON
+@click.pass_obj
+def resume(obj: CLIContext, key: str, reason: str) -> None:
+    """End the pause of KEY, a limit that was set, and a hold."""
+    services, key = _meant(obj, key)
+    was_limited = limiting.set_limit(services, key, None, reason=reason)
+    was_held = limiting.hold(services, key, 0, reason=reason)
+    _show(services, key, "" if was_limited or was_held else "it was neither paused nor held back")
+
+
+@click.command
+@click.argument("key")
+@click.argument("time", type=_Time())
+@_REASON
+@click.pass_obj
+def hold(obj: CLIContext, key: str, time: float, reason: str) -> None:
+    """Let no task of KEY start for TIME, such as 30s: as a body does with lease.hold().
+
+    An earlier hold that ends later stays. `locks resume` ends it.
+    """
+    services, key = _meant(obj, key)
+    limiting.hold(services, key, time, reason=reason)
+    _show(services, key)
+
+
+def _meant(obj: CLIContext, text: str) -> tuple[Services, str]:
+    services = app_services(obj)
+    return services, limiting.key_to_limit(services, text)
+
+
+def _show(services: Services, key: str, more: str = "") -> None:
+    for line in (*state_lines(key_state(services, key)), *([f"  {more}"] if more else [])):
+        click.echo(line)
+    farewell(services)

@@ -1,0 +1,99 @@
+"""Changes what a key lets start while workers run: its limit, a pause, a hold."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from celery_exclusive import events, notices
+from celery_exclusive.core.operations import Applied, Hold, SetLimit
+from celery_exclusive.core.records import SECOND
+from celery_exclusive.errors import OptionError
+from celery_exclusive.operate.finding import busy_key, key_of_name
+from celery_exclusive.options.key_text import absolute_key, own_key
+from celery_exclusive.system.operator import operator
+
+if TYPE_CHECKING:
+    from celery_exclusive.services import Services
+
+
+def set_limit(
+    services: Services, key: str, limit: int | None, *, lasts: float | None = None, reason: str = ""
+) -> bool:
+    """Let a limit count in the place of the code's, in all workers, at once: 0 for a pause, None to end it.
+
+    What runs, runs on, also above a lower limit.
+
+    Parameters:
+        lasts: the seconds after which the limit of the code counts again. None: until it is ended.
+        reason: why, for the log, the event, and the commands that show the key.
+
+    Returns whether anything has changed: False if the limit of the code counted already.
+
+    Raises:
+        StoreUnavailable: the store does not answer. To repeat it is safe.
+    """
+    by, reason = _clean(operator()), _clean(reason)
+    time = None if lasts is None else round(lasts * SECOND)
+    answer = services.store.apply(key, SetLimit(limit, time, by, reason)).answer
+    change = "paused" if limit == 0 else f"given the limit {limit}"
+    change += "" if lasts is None else f" for {lasts:g} s"
+    if limit is None:
+        change = "given the limit of the code again"
+    if limit is not None or answer == Applied(True):
+        _tell(services, key, by, reason, change, limit=limit, lasts=lasts)
+    return answer == Applied(True)
+
+
+def hold(services: Services, key: str, lasts: float, *, reason: str = "") -> bool:
+    """Let no task of a key start for so many seconds; 0 ends all holds. An earlier one that ends later stays.
+
+    Returns whether the key is held back now, or was before.
+
+    Raises:
+        StoreUnavailable: the store does not answer. To repeat it is safe.
+    """
+    answer = services.store.apply(key, Hold("", "", round(lasts * SECOND))).answer
+    change = f"held back for {lasts:g} s" if lasts else "held back no longer"
+    if lasts or answer == Applied(True):
+        _tell(services, key, _clean(operator()), _clean(reason), change, held_for=lasts)
+    return answer == Applied(True)
+
+
+def key_to_limit(services: Services, text: str) -> str:
+    """Return the key that an operator means, also one that no task holds or waits for now.
+
+    Raises:
+        OptionError: it is a unique key or a window, or the name of a task that has several keys.
+    """
+    store = services.store
+    if not store.capabilities.line:
+        raise OptionError(f"{store.url} keeps no limits: use a redis://, postgresql:// or sqlite:// store")
+    key = busy_key(store, text) or key_of_name(store, text) or _idle_key(services, text)
+    if key[:1] != "x":
+        kind = {"u": "a unique key", "d": "a window of calls"}.get(key[:1], "no key of a lock")
+        raise OptionError(f"{text!r} is {kind}, which has no limit: name the key of its exclusive= option")
+    return key
+
+
+def _idle_key(services: Services, text: str) -> str:
+    task = services.app.tasks.get(text)
+    option = services.exclusive(task) if task else None
+    if option is None:
+        return text if text[:2] in ("x:", "x=", "u:", "u=", "d:", "d=") else absolute_key(text)
+    if isinstance(option.key, str) and "{" not in option.key:
+        return absolute_key(option.key)
+    if option.key is None and option.names is None:
+        return own_key(text)
+    raise OptionError(
+        f"task {text!r} has a key for each of its arguments: name one, as `locks ls` lists them"
+    )
+
+
+def _clean(text: str) -> str:
+    """Return a text as one short line, which each look at the key reads."""
+    return " ".join(text.split())[:200]
+
+
+def _tell(services: Services, key: str, by: str, reason: str, change: str, **fields: float | None) -> None:
+    notices.limited_by_operator(key, by, reason, change)
+    events.send_all(services, by, "lock-limited", [{"lock": key, "by": by, "reason": reason, **fields}])

@@ -1,0 +1,53 @@
+"""Rates, costs and holds of code that runs at once: eager calls, `apply()`, `lock()`."""
+
+from __future__ import annotations
+
+from uuid import uuid4
+
+import pytest
+from celery import Celery, Task
+
+from celery_exclusive import Exclusive, LockHeld, OptionError, Unique, install, lock
+from celery_exclusive.core.operations import SetLimit
+
+
+@pytest.fixture
+def app() -> Celery:
+    app = install(Celery("eager", broker="memory://", set_as_current=False))
+    app.conf.update(exclusive_store=f"memory://{uuid4()}")
+    return app
+
+
+def test_no_eager_call_meets_a_rate_or_a_hold(app: Celery) -> None:
+    app.conf.task_always_eager = True
+
+    @app.task(bind=True, exclusive=Exclusive("key", limit=2, rate="1/h", cost=2), shared=False)
+    def call(self: Task, key: str) -> str:
+        self.lease.hold(30)  # type: ignore[attr-defined]
+        return key
+
+    assert [call.delay("k").get() for _ in range(3)] == ["k", "k", "k"]
+
+
+@pytest.mark.promise(
+    "A unique key has no rate and no hold: `lease.hold()` there is refused, and skips no call",
+    broke="the hold closed the unique key: the next call was skipped as a duplicate of no task",
+)
+def test_a_unique_key_is_not_held_back(app: Celery) -> None:
+    @app.task(bind=True, unique=Unique("key"), shared=False)
+    def call(self: Task, key: str) -> None:
+        self.lease.hold(30)  # type: ignore[attr-defined]
+
+    for _ in range(2):
+        with pytest.raises(OptionError, match="is a unique key"):
+            call.apply(("k",)).get()
+
+
+def test_a_lock_that_is_closed_counts_as_held(app: Celery) -> None:
+    free = lock("k", app=app, wait=0)
+    assert not free.locked()
+    app._celery_exclusive.store.apply("x=k", SetLimit(0))  # type: ignore[attr-defined]
+    assert free.locked()
+    with pytest.raises(LockHeld, match="paused by an operator") as held, free:
+        pass
+    assert held.value.reason == "paused"

@@ -1,0 +1,156 @@
+"""Rates, costs, pauses, limits that are set, and holds, by the instants at which leases begin."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from celery_exclusive import LockHeld
+from tests.worker.lab import Lab, command, eventually
+
+SECOND = 1_000_000
+ROOM = "tests.worker.shop_room"
+MODULE = {"module": ROOM}
+
+
+@pytest.fixture(params=["redis", "postgres"])
+def lab(request: pytest.FixtureRequest, make_lab: Callable[..., Lab]) -> Lab:
+    """Workers with late acknowledgement, and their leases in this store."""
+    late = {"task_acks_late": True, "task_reject_on_worker_lost": True}
+    if request.param == "postgres":
+        late["exclusive_store"] = request.getfixturevalue("postgres_url")
+    return make_lab(module=ROOM, **late)
+
+
+def fences(lab: Lab, **details: Any) -> list[int]:
+    """The instants of the store's clock at which the bodies on the record were granted their leases."""
+    return sorted(event["fence"] for event in lab.journal.events("start", **details))
+
+
+def paused(lab: Lab, key: str) -> str:
+    """Pause a key, and return what the command prints."""
+    done = command(lab, "locks", "pause", key, "--reason", "vendor is down")
+    assert not done.returncode, done.stderr
+    return done.stdout
+
+
+@pytest.mark.promise(
+    "In no second do the workers start more bodies of a key than its rate allows, and each call runs",
+    name="rate",
+    figure="40 calls of one key, two workers, Redis and PostgreSQL",
+    broke="the grant did not count the start; a sweep did not offer when the rate opens: both red",
+)
+def test_two_workers_start_no_more_than_the_rate(lab: Lab) -> None:
+    lab.start_worker("w1", 4)
+    lab.start_worker("w2", 4)
+    for number in range(40):
+        lab.send("quick", "k", tag=str(number))
+    lab.journal.wait_for("end", 40, key="k")
+    began = fences(lab, key="k")
+    assert len(began) == 40
+    for first, sixth in zip(began, began[5:], strict=False):
+        assert sixth - first >= SECOND
+
+
+@pytest.mark.proves("rate")
+def test_a_call_above_the_rate_fails_with_the_time_until_the_next(lab: Lab) -> None:
+    lab.start_worker("w1", 2)
+    lab.send("loud", "k").get(timeout=60)
+    with pytest.raises(LockHeld) as refused:
+        lab.send("loud", "k").get(timeout=60)
+    assert (refused.value.reason, refused.value.holder) == ("rate", "")
+    assert refused.value.retry_after is not None
+    assert 3000 < refused.value.retry_after <= 3600
+    assert "lock x=api:k at its rate: the next may start in 3" in str(refused.value)
+
+
+@pytest.mark.promise(
+    "While a key is paused nothing of it starts in any worker, what runs runs on, and `resume` lets the line "
+    "go on in its order",
+    figure="Redis and PostgreSQL",
+    broke="a call dropped the override of its key; the sweep offered a paused key: both red",
+)
+def test_a_paused_key_starts_nothing_until_it_is_resumed(lab: Lab) -> None:
+    lab.start_worker("w1", 4)
+    lab.send("quick", "k", tag="before", hold=True)
+    lab.journal.wait_for("start", tag="before")
+    key = lab.task("quick").lock_state("k").key
+    assert "vendor is down" in paused(lab, key)
+    sent = [lab.send("quick", "k", tag=tag) for tag in ("first", "second")]
+    lab.wait_for_line(2, "quick", "k")
+    lab.open("before")
+    lab.journal.wait_for("end", tag="before")
+    eventually(lambda: not lab.task("quick").lock_state("k").is_running, "a key without a run")
+    why = command(lab, "locks", "why", sent[0].id)
+    assert "WAITING: place 1 of 2" in why.stdout
+    assert "paused by" in why.stdout
+    assert "vendor is down" in why.stdout
+    assert lab.journal.tags() == ["before"]
+    resumed = command(lab, "locks", "resume", key)
+    assert not resumed.returncode, resumed.stderr
+    lab.journal.wait_for("end", 3, key="k")
+    assert [event["tag"] for event in sorted(lab.journal.events("start"), key=lambda it: it["fence"])] == [
+        "before", "first", "second",
+    ]  # fmt: skip
+
+
+@pytest.mark.promise(
+    "A limit that an operator sets counts at once in all workers and evicts nothing; `reset` gives the "
+    "code's back",
+    broke="the step asked the limit of the code: red",
+)
+def test_a_limit_that_is_set_counts_until_it_is_reset(lab: Lab) -> None:
+    lab.start_worker("w1", 4)
+    task = lab.task("quick")
+    lab.send("quick", "k", tag="one", hold=True)
+    lab.journal.wait_for("start", tag="one")
+    assert not command(lab, "locks", "limit", task.lock_state("k").key, "1", "--for", "2h").returncode
+    lab.send("quick", "k", tag="two", hold=True)
+    lab.wait_for_line(1, "quick", "k")
+    assert not command(lab, "locks", "limit", task.lock_state("k").key, "reset").returncode
+    lab.journal.wait_for("start", tag="two")
+    assert lab.journal.tags("end") == []
+    lab.open("one", "two")
+    lab.journal.wait_for("end", 2)
+
+
+@pytest.mark.promise(
+    "`lease.hold()` keeps all workers from starting the key until its time is over; `lease.charge()` counts",
+    broke="the operation did not check the token; units were not counted: both red",
+)
+def test_a_body_holds_its_key_back_and_charges_it(lab: Lab) -> None:
+    lab.start_worker("w1", 2)
+    lab.start_worker("w2", 2)
+    lab.send("careful", "k", tag="holds", held_for=3)
+    lab.journal.wait_for("end", tag="holds")
+    lab.send("careful", "k", tag="waits")
+    lab.journal.wait_for("end", tag="waits")
+    first, second = fences(lab, key="k")
+    assert second - first >= 3 * SECOND
+    lab.send("careful", "other", tag="charges", units=200)
+    lab.journal.wait_for("end", tag="charges")
+    above = lab.send("careful", "other", tag="above")
+    lab.wait_for_line(1, "careful", "other")
+    why = command(lab, "locks", "why", above.id).stdout
+    assert "rate: 201 of 100 in the last 1d00h" in why
+
+
+@pytest.mark.promise(
+    "Runs hold as many units of a limit as they cost, and nothing passes a dear one that waits",
+    broke="each run held one unit: red",
+)
+def test_a_dear_run_waits_for_its_units(lab: Lab) -> None:
+    lab.start_worker("w1", 4)
+    lab.send("heavy", "k", 3, tag="three", hold=True)
+    lab.journal.wait_for("start", tag="three")
+    lab.send("heavy", "k", 2, tag="two", hold=True)
+    lab.wait_for_line(1, "heavy", "k", 1)
+    lab.send("heavy", "k", 1, tag="one", hold=True)
+    lab.wait_for_line(2, "heavy", "k", 1)
+    assert lab.journal.tags() == ["three"]
+    lab.open("three")
+    lab.journal.wait_for("start", 3)
+    lab.open("two", "one")
+    lab.journal.wait_for("end", 3)
