@@ -158,14 +158,15 @@ def test_a_head_in_a_queue_without_consumer_steps_aside_with_a_warning_until_a_w
     line_up(lab, "next", "last")
     stop_consuming(lab, worker, "desert")
     lab.open("holder")
-    lab.journal.wait_for("end", tag="last")
+    for tag in ("next", "last"):  # each may make way for the other's queue in so short an offer
+        lab.journal.wait_for("end", tag=tag)
     lab.send("wait", "k", tag="newcomer")
     lab.journal.wait_for("end", tag="newcomer")
     line = worker.wait_for_log(ASIDE)
     assert ": WARNING/" in line
     assert lost in line
     assert lab.task("wait").lock_state("k").key in line
-    assert lab.journal.tags("start") == ["holder", "next", "last", "newcomer"]
+    assert sorted(lab.journal.tags("start")) == ["holder", "last", "newcomer", "next"]
     lab.start_worker("w2", 1, options=("-Q", "desert"))
     lab.journal.wait_for("end", tag="lost")
     wait_for_empty_queue(lab, "desert")

@@ -255,7 +255,10 @@ class KeyState:
         """
         closed = [] if cost is None else self.closed(cost)
         owners = [owner(lease, self.now) for lease in named(self.holders.values(), self.id)]
-        offered = [entry for entry in self.in_turn() if entry.id != self.id]
+        in_turn = self.in_turn()
+        offered = [entry for entry in in_turn if entry.id != self.id]
+        if cost is not None and not (closed or owners or offered):  # it waits for the copy of its own offer
+            offered = in_turn
         owners += [Owner(e.id, 0, e.offer_until - self.now, phase="offered") for e in offered]
         return (*closed, *owners[:NAMED]), max(self.held + len(offered) - NAMED, 0)
 

@@ -319,9 +319,14 @@ class _Step(CallSteps):
         return granted
 
     def _grant_free_slot(self, op: Acquire, entry: Entry | None) -> Answer | None:
-        """Grant a free slot, if there is one behind the line. An id aside may get any slot."""
-        ahead = 0 if op.order == "any" or (entry and entry.state == "aside") else self.ahead
-        if not self.has_room(op.cost, ahead):
+        """Grant a free slot, if there is one behind the line. An id aside may get any slot.
+
+        After a death only the copy of the offer brings the number of deaths along: an older one waits for it.
+        """
+        is_aside = entry is not None and entry.state == "aside"
+        is_older = entry is not None and entry.deaths > 0 and not self._is_of_offer(op)
+        ahead = 0 if op.order == "any" or is_aside else self.ahead
+        if (is_older and not is_aside) or not self.has_room(op.cost, ahead):
             return None
         self.terms = self.terms.started(self.now, op.cost)
         return self._enter(op, self.next_number())
@@ -344,6 +349,10 @@ class _Step(CallSteps):
             self.new_tombstone = Tombstone("sent")
         return Granted(fence)
 
+    def _is_of_offer(self, op: Acquire) -> bool:
+        """Whether this is the first delivery of a copy that an offer of this key has published."""
+        return op.promoted == self.epoch and not op.redelivered
+
     def _is_stale(self, op: Acquire) -> bool:
         """Whether this delivery is obsolete, since another copy of its message runs or has finished.
 
@@ -356,8 +365,7 @@ class _Step(CallSteps):
         finished            if it finished       yes           yes
                             by this delivery
         """
-        is_of_offer = op.promoted == self.epoch and not op.redelivered
-        has_entry = op.id in self.entries
+        is_of_offer, has_entry = self._is_of_offer(op), op.id in self.entries
         if op.id in self.holders:
             return is_of_offer and (has_entry or self.tombstone is not None)
         if has_entry or self.tombstone is None:

@@ -70,7 +70,7 @@ def test_a_request_that_comes_after_its_own_repetition_has_finished_is_stale(bus
     assert isinstance(busy.acquire("b", "B2"), Parked)
 
 
-def test_a_redelivered_promoted_copy_runs_when_its_run_died(busy: Key):
+def test_a_redelivered_promoted_copy_waits_for_a_new_one_when_its_run_died(busy: Key):
     busy.release("a")
     busy.promoted("b")
     busy.now += TTL
@@ -78,7 +78,11 @@ def test_a_redelivered_promoted_copy_runs_when_its_run_died(busy: Key):
     for id in "cd":
         busy.promoted(id)
         busy.release(id)
-    assert isinstance(busy.promoted("b", "B2", redelivered=True), Granted)
+    answer = busy.promoted("b", "B2", redelivered=True)
+    assert isinstance(answer, Parked)
+    assert [(owner.id, owner.phase) for owner in answer.by] == [("b", "offered")]
+    assert busy.last.wake == ("b",)
+    assert isinstance(busy.promoted("b", "B3"), Granted)
 
 
 def test_a_copy_promoted_before_the_store_lost_its_data_is_a_redelivered_one(key: Key):

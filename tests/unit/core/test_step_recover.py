@@ -76,6 +76,21 @@ def test_deaths_are_counted_from_one_recovery_to_the_next(key: Key, order: str |
 
 
 @pytest.mark.proves("task that kills its worker")
+@pytest.mark.parametrize("copy", ["the broker's", "of the first offer"])
+def test_a_copy_that_does_not_know_of_a_death_waits_for_the_one_that_does(key: Key, copy: str):
+    run(key)
+    key.reap(TTL)
+    if copy == "of the first offer":
+        key.promoted("a", "A2", recovers=True)
+        key.reap(TTL)
+    older = key.promoted if copy == "of the first offer" else key.acquire
+    assert isinstance(older("a", "A3", recovers=True, redelivered=True), Parked)
+    assert key.last.wake == ("a",)
+    assert isinstance(key.promoted("a", "A4", recovers=True), Granted)
+    assert key.entries["a"].deaths == (2 if copy == "of the first offer" else 1)
+
+
+@pytest.mark.proves("task that kills its worker")
 def test_an_end_that_is_no_death_is_not_counted(key: Key):
     run(key)
     key.release("a", ending="open")

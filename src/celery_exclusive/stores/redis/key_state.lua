@@ -314,9 +314,11 @@ end
 local function owners(cost)
   local list, flat = unread > 0 and read_next(was_read) or {}, cost and closed(cost) or {}
   for _, lease in pairs(holders) do list[#list + 1] = lease end
-  local named, offered = append_leases(flat, list, op.id), 0
-  for _, entry in ipairs(in_turn()) do
-    if entry.id ~= op.id then
+  local is_closed = #flat > 0
+  local named, offered, turn = append_leases(flat, list, op.id), 0, in_turn()
+  for _, entry in ipairs(turn) do
+    local waits_for_itself = cost and #turn == 1 and named == 0 and not is_closed -- for the copy of its own offer
+    if entry.id ~= op.id or waits_for_itself then
       offered = offered + 1
       if named + offered <= NAMED then append(flat, entry.id, 0, entry.offer_until - now, 0, 'offered', '') end
     end

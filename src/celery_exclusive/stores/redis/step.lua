@@ -59,9 +59,17 @@ local function enter(fence)
   return 'granted', fence
 end
 
--- A new id waits behind the whole line, an id aside may get any slot; nil: there is none.
+-- Whether this is the first delivery of a copy that an offer of this key has published.
+local function is_of_offer()
+  return op.promoted and not op.redelivered and op.promoted == redis.call('GET', base .. 'epoch')
+end
+
+-- A new id waits behind the whole line, an id aside may get any slot; nil: there is none. After a death only the
+-- copy of the offer brings the number of deaths along: an older one waits for it.
 local function grant_free_slot(entry)
-  local before = (op.order == 'any' or entry and entry.state == ASIDE) and 0 or ahead
+  local is_aside = entry and entry.state == ASIDE
+  if entry and entry.deaths > 0 and not is_aside and not is_of_offer() then return end
+  local before = (op.order == 'any' or is_aside) and 0 or ahead
   if not has_room(op.cost, before) then return end
   count_start(op.cost)
   return enter(next_number())
@@ -86,11 +94,10 @@ local function refuse(is_newcomer)
 end
 
 local function is_stale()
-  local is_of_offer = op.promoted and not op.redelivered and op.promoted == redis.call('GET', base .. 'epoch')
   local entry, finisher = entries[op.id], tombstone()
-  if holders[op.id] then return is_of_offer and (entry or finisher) end
+  if holders[op.id] then return is_of_offer() and (entry or finisher) end
   if entry or not finisher then return false end
-  if finisher == BEGUN then return is_of_offer end
+  if finisher == BEGUN then return is_of_offer() end
   return may_be_in_line or finisher == op.token
 end
 
@@ -106,7 +113,7 @@ local function end_of_wait(entry)
   if newer then
     leave()
     new_tombstone = OVER .. newer
-  elseif op.promoted and (op.redelivered or op.promoted ~= redis.call('GET', base .. 'epoch')) then
+  elseif op.promoted and not is_of_offer() then
     newer = was_over()
   end
   if newer then return 'over', newer, owners() end
