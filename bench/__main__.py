@@ -1,7 +1,7 @@
 """Measure all rows of the table, or those that are named: `python -m bench publish noop`.
 
-`cluster`, `holders`, `idle`, `keys`, `room`, `steps` and `stores` are no rows: they print what other pages
-state.
+`cluster`, `holders`, `idle`, `keys`, `parts`, `room`, `steps` and `stores` are no rows: they print what other
+pages state.
 """
 
 from __future__ import annotations
@@ -22,6 +22,7 @@ from bench import (
     memory,
     noop,
     pair,
+    parts,
     publish,
     refuse,
     report,
@@ -47,6 +48,7 @@ OF_OTHER_PAGES = {
     "holders": holders.run,
     "idle": idle.run,
     "keys": keys.run,
+    "parts": parts.run,
     "room": room.run,
     "steps": steps.run,
     "stores": stores.run,

@@ -24,6 +24,7 @@ BARE_LOCK = "SET NX PX + compare-and-delete, bare socket"
 OUR_CLIENT = f"{OURS}'s client alone, in the body"
 OUR_CLIENT_LATE = f"{OUR_CLIENT}, late"
 KEPT = f"{OURS}'s channel under a bare task"
+ONE_LINE, FAIR, TEN_A_SECOND = "one line", "in parts", "10 a second"
 _MESSAGE = b"x" * 1000
 """As long as what the store keeps of a message of this task."""
 LATE = {"acks_late": True, "reject_on_worker_lost": True}
@@ -32,6 +33,9 @@ OF_OURS: dict[str, dict[str, Any]] = {
     OURS: {"exclusive": Exclusive("key")},
     f"{OURS}, late": {"exclusive": Exclusive("key"), **LATE},
     f"{OURS}, as they arrive": {"exclusive": Exclusive("key", order="arrived")},
+    ONE_LINE: {"exclusive": Exclusive(key="api", limit=5)},
+    FAIR: {"exclusive": Exclusive(key="fair api", limit=5, per="key")},
+    TEN_A_SECOND: {"exclusive": Exclusive(key="rated api", limit=None, rate="10/s")},
 }
 
 

@@ -144,11 +144,12 @@ class Services:
         """Return the order in which the tasks of a key start, for publishers and workers alike.
 
         An absolute key is shared with `lock()` and with tasks of other queues. Without an order they do not
-        wait for a call that has not begun.
+        wait for a call that has not begun. A line with parts is fair only to calls that are in it, and not
+        behind a thousand others in a queue.
         """
         if option.order is not None:
             return option.order
-        is_own = option.key is None and option.has_line and option.max_waiting is None
+        is_own = (option.key is None or option.per) and option.has_line and option.max_waiting is None
         return "published" if is_own and self.orders_calls else "arrived"
 
     @cached

@@ -85,7 +85,7 @@ class WaitingTask:
     * `task`, `args`: the name and the arguments of the call in its stored message, as logs show them.
       `celery_exclusive.locks` reads them, `lock_state()` does not. None: the store has no message, or its
       arguments may not be shown.
-    * `callers`: its parent and its root, of that message, too.
+    * `callers`: its parent and its root, of that message, too. `part`: of the key's tasks, by `per=`.
     """
 
     task_id: str
@@ -102,6 +102,7 @@ class WaitingTask:
     task: str | None = None
     args: str | None = None
     callers: tuple[str, ...] = ()
+    part: str = ""
 
     @classmethod
     def of(cls, waiting: Waiting, place: int) -> WaitingTask:
@@ -118,6 +119,7 @@ class WaitingTask:
             waiting.deaths,
             waiting.gives_up,
             waiting.over and task_id(waiting.over),
+            part=waiting.part,
         )
 
 

@@ -21,7 +21,7 @@ from tests.servers import RedisServer
 
 LONG, KEYS, KEY = 20_000, 5_000, "x=long"
 PAGES = LONG // 250
-COLUMNS = "namespace, key, offer_until, offers, state, deaths, deadline, flags, cost, message"
+COLUMNS = "namespace, key, offer_until, offers, state, deaths, deadline, flags, cost, part, message"
 SELECT = f"INSERT INTO exclusive2_line (seq, place, {COLUMNS}, id) SELECT seq + n, place + n, {COLUMNS}"
 OF_FIRST = "WHERE state = 'waiting'"
 

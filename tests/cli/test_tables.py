@@ -24,8 +24,8 @@ def test_create_tables_makes_them_and_tells_which_rights_others_need(
     for _ in range(2):  # again does no harm
         made = desk.run("create-tables")
         assert (made.exit_code, made.stdout) == (0, f"the tables are in {desk.store.url}\n")
-        assert made.stderr.count("GRANT SELECT, INSERT, UPDATE, DELETE ON exclusive2_") == 6
-    assert database.ask(f"SELECT count(*) FROM information_schema.tables WHERE {ours(database)}") == [(6,)]
+        assert made.stderr.count("GRANT SELECT, INSERT, UPDATE, DELETE ON exclusive2_") == 7
+    assert database.ask(f"SELECT count(*) FROM information_schema.tables WHERE {ours(database)}") == [(7,)]
     desk.store.close()
 
 

@@ -61,6 +61,8 @@ class Take:
     queue: str = ""
     cost: int = 1
     rates: tuple[tuple[int, int], ...] = ()
+    part: str = ""
+    weight: int = 1
 
 
 @dataclass(frozen=True)
@@ -89,6 +91,8 @@ class Follow:
     late: bool = True
     cost: int = 1
     rates: tuple[tuple[int, int], ...] = ()
+    part: str = ""
+    weight: int = 1
 
 
 @dataclass(frozen=True)
@@ -177,17 +181,6 @@ queues = some.sampled_from(("", "/low", "/low", "/low", "/12 hïgh"))
 windows = some.sampled_from(((0, 0), (SECOND, 3 * SECOND), (SECOND, 60 * SECOND)))
 neglect = some.builds(Ignore, some.sampled_from((8, 9, 9, 17, 24)), some.sampled_from((False, False, True)))
 no_crowds: Strategy[list[Action]] = some.just([])
-costs = some.sampled_from((1, 1, 1, 2, 5))
-RATES: tuple[tuple[tuple[int, int], ...], ...] = (
-    (),
-    ((2, SECOND),),
-    ((5, 10 * SECOND),),
-    ((5, SECOND), (7, 10 * SECOND)),
-)
-free_of_charge = some.just(1), some.just(RATES[0])
-spans = some.sampled_from((SECOND, 10 * SECOND, 60 * SECOND))
-operators = some.sampled_from(("", "ops", "opérations"))
-reasons = some.sampled_from(("", "429 again", "a tab \t and: ü"))
 
 
 def histories_of(
@@ -200,14 +193,12 @@ def histories_of(
     share: tuple[bool, ...],
     crowd: int | None = None,
     crowds: Strategy[list[Action]] = no_crowds,
-    prices: tuple[Strategy[int], Strategy[tuple[tuple[int, int], ...]]] = free_of_charge,
 ) -> Strategy[list[Action]]:
     """A line of some ids, which nobody looks after perhaps, and then what happens to these ids.
 
     `limits` are those of deliveries, where None is the key's usual one, `chosen` those of other operations.
     `share`: how many of the operations are of those that have a limit. `crowd` is the limit of the first ids.
-    `crowds` are there before them all. `prices`: the costs of tasks, and the rates of their keys, which
-    operators limit. Without them each task costs one unit, and nothing else happens.
+    `crowds` are there before them all.
     """
     taken = some.none() | some.tuples(ids, phases)
     take = (
@@ -228,7 +219,6 @@ def histories_of(
         expiries,
         rarely,
         queues,
-        *prices,
     )
     arrivals = some.builds(
         Take, keys, ids, some.just("t1"), ttls, some.just(crowd), some.just("fresh"), some.just(b"one")
@@ -238,22 +228,13 @@ def histories_of(
     renewals = some.lists(some.tuples(keys, some.builds(Renew, ids, tokens, ttls)), max_size=4).map(tuple)
     contents = some.sampled_from((b"one", b"two"))
     terms = (expiries, expiries, rarely)
-    priced = dict(zip(("cost", "rates"), prices, strict=True))
     with_limits = some.one_of(
         some.builds(Take, *take),
-        some.builds(Give, keys, some.builds(Enqueue, ids, contents, chosen, *terms, queue=queues, **priced)),
-        some.builds(Give, keys, some.builds(Enqueue, ids, contents, chosen, waits=windows, **priced)),
-        some.builds(Give, keys, some.builds(Restore, ids, tokens, ttls, chosen, *prices)),
-    )
-    limited = some.one_of(
-        some.builds(
-            SetLimit, some.sampled_from((0, 1, 3, None, None)), some.none() | spans, operators, reasons
-        ),
-        some.builds(Hold, some.just("") | ids, tokens, some.just(0) | spans),
-        some.builds(Charge, ids, tokens, some.sampled_from((1, 2, 9))),
+        some.builds(Give, keys, some.builds(Enqueue, ids, contents, chosen, *terms, queue=queues)),
+        some.builds(Give, keys, some.builds(Enqueue, ids, contents, chosen, waits=windows)),
+        some.builds(Give, keys, some.builds(Restore, ids, tokens, ttls, chosen)),
     )
     others = some.one_of(
-        *([] if prices is free_of_charge else [some.builds(Give, keys, limited)] * 2),
         some.builds(Follow, some.integers(0, 3), some.sampled_from((False, False, False, True)), lates),
         some.builds(Follow, some.integers(0, 3), some.just(False), lates),
         some.builds(Finish, some.integers(0, 3), endings),
@@ -352,30 +333,7 @@ huge = histories_of(
 """With up to 400 holders, of whom a step does not even read all that have expired together."""
 
 
-def _with_room(rates: tuple[tuple[int, int], ...]) -> Strategy[list[Action]]:
-    """With costs, mostly these rates, and operators who set limits."""
-    prices = costs, some.sampled_from((rates, rates, rates, rates, rates, *RATES))
-    ids, limits = some.sampled_from((*IDS, *map(str, range(30)))), some.sampled_from((1, 6, 6, 12, 20))
-    short = histories_of(
-        some.sampled_from(IDS),
-        some.sampled_from((None, 1, 3, 6, 6)),
-        some.sampled_from((1, 6)),
-        shortest=0,
-        longest=6,
-        share=(False, False, True),
-        crowd=6,
-        prices=prices,
-    )
-    long = histories_of(
-        ids, limits, limits, shortest=5, longest=30, share=(False, True), crowd=12, prices=prices
-    )
-    return short | long
-
-
-roomy = some.sampled_from(RATES).flatmap(_with_room)
-histories = some.sampled_from((few, many, many, crowded, huge, roomy, roomy, roomy)).flatmap(
-    lambda kind: kind
-)
+histories = some.sampled_from((few, many, many, crowded, huge)).flatmap(lambda kind: kind)
 
 
 def take(

@@ -1,4 +1,4 @@
-"""What may happen to the terms of a key: histories with costs, rates, limits of operators, and holds."""
+"""Histories in which keys have terms: costs, rates, parts, limits of operators, and holds."""
 
 from __future__ import annotations
 
@@ -18,6 +18,8 @@ usual_rates = some.sampled_from((NONE, NONE, (SHORT,), (LONG,), (SHORT, LONG)))
 lengths = some.sampled_from((None, SECOND, 10 * SECOND))
 notes = some.sampled_from(("", 'a "b" \\ ü'))
 ids = some.sampled_from(IDS)
+parts = some.sampled_from(("acme", "acme", "b c", "ü/1", ""))
+weights = some.sampled_from((1, 1, 1, 3, 100))
 changes = some.builds(
     Give,
     keys,
@@ -29,21 +31,31 @@ changes = some.builds(
 
 @some.composite
 def histories_with_terms(draw: Any) -> list[Action]:
-    """The usual histories, of tasks with costs and rates. Most tasks of a history have the same rates."""
-    usual, history = draw(usual_rates), list[Action]()
+    """The usual histories, of tasks with costs, rates and parts. Most of a history have the same rates."""
+    usual, history, has_parts = draw(usual_rates), list[Action](), draw(some.booleans())
     for action in draw(histories):
+        if opens_a_window(action):
+            continue
         if draw(some.integers(0, 5)) == 5:
             history.append(draw(changes))
         rates = draw(usual_rates) if draw(some.integers(0, 15)) == 15 else usual
-        history.append(with_terms(action, draw(costs), rates))
+        part = {"part": draw(parts), "weight": draw(weights)} if has_parts else {}
+        history.append(with_terms(action, part, cost=draw(costs), rates=rates))
     return history
 
 
-def with_terms(action: Action, cost: int, rates: tuple[tuple[int, int], ...]) -> Action:
+def with_terms(action: Action, part: dict[str, Any], **room: Any) -> Action:
     if isinstance(action, (Take, Follow)):
-        return replace(action, cost=cost, rates=rates)
+        return replace(action, **room, **part)
     if isinstance(action, Crowd):
-        return replace(action, cost=cost)
-    if isinstance(action, Give) and isinstance(action.operation, (Enqueue, Restore)):
-        return replace(action, operation=replace(action.operation, cost=cost, rates=rates))
+        return replace(action, cost=room["cost"])
+    if isinstance(action, Give) and isinstance(action.operation, Enqueue):
+        return replace(action, operation=replace(action.operation, **room, **part))
+    if isinstance(action, Give) and isinstance(action.operation, Restore):
+        return replace(action, operation=replace(action.operation, **room))
     return action
+
+
+def opens_a_window(action: Action) -> bool:
+    """Whether it is a call that waits for others, of a key without terms."""
+    return isinstance(action, Give) and isinstance(action.operation, Enqueue) and bool(action.operation.waits)

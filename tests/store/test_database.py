@@ -28,7 +28,7 @@ from celery_exclusive.core.records import NEVER, SECOND, reach
 from celery_exclusive.core.step import step
 from celery_exclusive.errors import StoreRefused
 from celery_exclusive.stores.base import TASKS_PER_PAGE, Page, Snapshot
-from celery_exclusive.stores.document_store import CLOCK_MARGIN
+from celery_exclusive.stores.document_store import CLOCK_MARGIN, Reads
 from celery_exclusive.stores.sql import statements, transaction
 from celery_exclusive.stores.sql.server import ServerStore, ServerTransaction
 from celery_exclusive.stores.sql.transaction import Transaction
@@ -175,7 +175,7 @@ def test_a_fence_is_above_the_fence_of_a_row_that_the_reaper_deleted_meanwhile(
     fences: list[int] = []
 
     def acquire_slowly(transaction: Transaction) -> object:
-        loaded = transaction.load("key", ("a",))
+        loaded = transaction.load("key", Reads(("a",)))
         if not fences:
             granted = other.apply("key", take("b")).answer
             assert isinstance(granted, Granted)
@@ -323,14 +323,14 @@ def test_a_task_that_comes_again_deep_in_a_line_counts_few_of_those_before_it(
 
 
 def lengthen(server: Database, key: str, length: int) -> None:
-    fields = "offer_until, offers, state, deaths, deadline, flags, cost, message"
+    fields = "offer_until, offers, state, deaths, deadline, flags, cost, part, message"
     columns = f'id, seq, place, namespace, "key", {fields}'
     ((last,),) = server.ask("SELECT max(seq) FROM exclusive2_line")
     entries = (
-        (b"%d" % n, last + n, last + n, b"cx", key.encode(), 0, 0, "waiting", 0, NEVER, 0, 1, b"message")
+        (b"%d" % n, last + n, last + n, b"cx", key.encode(), 0, 0, "waiting", 0, NEVER, 0, 1, b"", b"message")
         for n in range(10, length)
     )
-    marks = ", ".join(["%s"] * 13)
+    marks = ", ".join(["%s"] * 14)
     with server.stranger() as cursor:
         cursor.executemany(f"INSERT INTO exclusive2_line ({columns}) VALUES ({marks})", entries)
         cursor.execute(
@@ -617,7 +617,7 @@ def test_a_client_that_stands_still_in_a_transaction_is_in_the_way_for_seconds(
     may_go_on = threading.Event()
 
     def stand_still(transaction: Transaction) -> object:
-        loaded = transaction.load("key", ("b",))
+        loaded = transaction.load("key", Reads(("b",)))
         assert may_go_on.wait(60)
         return transaction._carry_out("key", take("b"), loaded)
 

@@ -425,7 +425,7 @@ def test_a_line_of_20000_costs_as_many_statements_as_one_of_ten(store: SqliteSto
 
 
 def lengthen(path: Path, key: str, length: int) -> None:
-    columns = "namespace, key, offer_until, offers, state, deaths, deadline, flags, cost, message"
+    columns = "namespace, key, offer_until, offers, state, deaths, deadline, flags, cost, part, message"
     with closing(sqlite3.connect(path)) as database:
         ((last,),) = database.execute(
             "SELECT max(seq) FROM exclusive2_line WHERE key = ?", (key.encode(),)

@@ -55,12 +55,18 @@ class Key:
         """What `ask` would answer; `count`: with so many entries of the line."""
         now = self.now if now is None else now
         line = self.line("" if isinstance(operation, Reap) else operation.id, count, now)
+        line = replace(line, last_of_part=self.last_of(getattr(operation, "part", "")))
         return step(self.document, line, operation, now)
+
+    def last_of(self, part: str) -> int:
+        """The last place in line of a part's tasks."""
+        entries = (it for it in self.entries.values() if it.state == "waiting" and it.part == part)
+        return max((entry.place for entry in entries), default=0)
 
     def line(self, id: str, count: int | None = None, now: int = 0) -> Line:
         entries = self.entries.values()
         due, deadline = overdue(entries, now)
-        waiting = sorted((e for e in entries if e.state == "waiting"), key=lambda e: e.seq)
+        waiting = sorted((e for e in entries if e.state == "waiting"), key=lambda e: e.turn)
         aside = sorted((e for e in entries if e.state == "aside"), key=lambda e: (e.offer_until, e.id))
         own = self.entries.get(id)
         return Line(
@@ -72,7 +78,7 @@ class Key:
             deadline=deadline,
             last=tuple(waiting[-NAMED:]),
             entry=own,
-            ahead=sum(own is None or entry.seq < own.seq for entry in waiting),
+            ahead=sum(own is None or entry.turn < own.turn for entry in waiting),
             tombstone=self.tombstones.get(id),
         )
 

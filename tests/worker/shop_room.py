@@ -23,6 +23,11 @@ def heavy(self: Task, key: str, units: int, tag: str = "", hold: bool = False) -
     act(self, key, tag, hold=hold)
 
 
+@task(exclusive=Exclusive(key="fair:{key}", per="tenant"))
+def fair(self: Task, key: str, tenant: str, tag: str = "", hold: bool = False) -> None:
+    act(self, key, tag, hold=hold)
+
+
 @task(exclusive=Exclusive("key", limit=None, rate="100/d"))
 def careful(
     self: Task, key: str, tag: str = "", held_for: float = 0, units: int = 0, hold: bool = False

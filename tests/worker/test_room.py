@@ -149,3 +149,29 @@ def test_a_dear_run_waits_for_its_units(lab: Lab) -> None:
     lab.journal.wait_for("start", 3)
     lab.open("two", "one")
     lab.journal.wait_for("end", 3)
+
+
+@pytest.mark.promise(
+    "A tenant that comes while another has many tasks waiting starts next but one, then both start in "
+    "turn, and `why` names the place in the tenant's own line",
+    figure="Redis and PostgreSQL",
+    broke="the place of a part was that of its arrival: red",
+)
+def test_the_parts_of_a_key_start_their_tasks_in_turn(lab: Lab) -> None:
+    lab.start_worker("w1", 4)
+    lab.send("fair", "k", "noisy", tag="first", hold=True)
+    lab.journal.wait_for("start", tag="first")
+    calls = [("noisy", number) for number in range(6)] + [("quiet", number) for number in range(3)]
+    sent = []
+    for number, (tenant, own) in enumerate(calls, 1):
+        sent.append(lab.send("fair", "k", tenant, tag=f"{tenant} {own}"))
+        lab.wait_for_line(number, "fair", "k", "")
+    why = command(lab, "locks", "why", sent[7].id).stdout
+    assert "WAITING: place 4 of 9 (number 2 of part quiet)" in why
+    lab.open("first")
+    lab.journal.wait_for("end", 10, key="k")
+    assert [event["tag"] for event in sorted(lab.journal.events("start"), key=lambda it: it["fence"])] == [
+        "first",
+        *(f"{tenant} {number}" for number in range(3) for tenant in ("noisy", "quiet")),
+        *(f"noisy {number}" for number in range(3, 6)),
+    ]

@@ -41,6 +41,7 @@ def waiting_record(task: WaitingTask) -> dict[str, Any]:
         "ends_in": _rounded(task.ends_in),
         "gives_up": task.gives_up,
         "place": task.place,
+        "part": task.part or None,
         "aside": task.is_aside,
         "over": task.over,
         "offers": task.offers,

@@ -36,7 +36,8 @@ _TOKEN = re.compile("[0-9a-f]{16}")
 class Claim:
     """A key, with the id and the token of its claimant. Its lease lasts for `ttl` microseconds.
 
-    `limit`, `rates`, `cost`: what the key allows, and what the claim takes of it, as in `Acquire`.
+    `limit`, `rates`: what the key allows. `cost`, `part`, `weight`: what the claim takes of it. All are as in
+    `Acquire`.
     """
 
     key: str
@@ -46,6 +47,8 @@ class Claim:
     limit: int = 1
     cost: int = 1
     rates: Rates = ()
+    part: str = ""
+    weight: int = 1
 
     def acquire(self) -> Acquire:
         return Acquire(self.id, self.token, self.ttl, self.limit, cost=self.cost, rates=self.rates)

@@ -131,6 +131,8 @@ class Delivery(Claims):
             queue=self.queue if self.may_be_in_line else "",
             cost=claim.cost,
             rates=claim.rates,
+            part=claim.part,
+            weight=claim.weight,
         )
 
     def park(self, acquire: Acquire) -> Acquire:

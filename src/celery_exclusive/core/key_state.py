@@ -22,7 +22,7 @@ from celery_exclusive.core.records import (
     Tombstone,
     by_expiry,
 )
-from celery_exclusive.core.room import Room, take
+from celery_exclusive.core.room import A_START, AT_ONCE, Room, take
 
 FIRST_OFFER = 5 * SECOND
 """How long the first offer lasts; each further offer lasts longer."""
@@ -59,6 +59,7 @@ def waiting(entry: Entry, now: int) -> Waiting:
         gives_up=entry.gives_up,
         is_aside=entry.state == "aside",
         over=entry.over,
+        part=entry.part,
     )
 
 
@@ -89,6 +90,7 @@ class KeyState:
         self.unread, self.unread_expiry = document.unread, document.unread_expiry
         self.queue = document.queue
         self.terms = document.terms.at(now)
+        self.reached = self.terms.reached
         of_others = self.terms.extra - sum(lease.cost - 1 for lease in document.holders)
         self.unread_extra = max(of_others, 0) if self.unread else 0
         self.entries = {
@@ -158,13 +160,35 @@ class KeyState:
             self._join_line(copy, self.now + self.first_offer if copy.is_copy_at_broker else 0)
 
     def _join_line(self, entry: Entry, offer_until: int = 0) -> None:
-        """Put a copy at the end of the line, or at its old place."""
-        keeps_place = entry.offers & KEEPS_PLACE
-        if entry.id == self.id and not keeps_place:
-            self.ahead = self.waiting
+        """Put a copy at the end of the line, or at its old place.
+
+        One of a part stands 2, 4, 8 starts behind what offers have reached, after its first, second, third
+        death.
+        """
+        keeps_place = entry.offers & KEEPS_PLACE and not (entry.part or self.reached)
         seq = entry.seq if keeps_place else self.next_number()
-        offers = int(entry.is_copy_at_broker)
-        self.put(entry.moved(seq=seq, offer_until=offer_until, offers=offers))
+        moved = entry.moved(seq=seq, offer_until=offer_until, offers=int(entry.is_copy_at_broker))
+        if entry.part or self.reached:
+            moved = replace(moved, place=self.place_behind(0, 2 ** min(entry.deaths, 20)))
+        if entry.id == self.id and not keeps_place:
+            self.ahead = self.before(moved)
+        self.put(moved)
+
+    def place_behind(self, last: int, cost: int, weight: int = 1) -> int:
+        """Return the place in line of the next task of a part, whose last one has this place.
+
+        Parts that join at once stand in the order in which they come.
+        """
+        self.reached = self.reached or self.next_number()
+        base, start = max(self.reached, last), A_START * cost // weight
+        place = (base // AT_ONCE + start // AT_ONCE) * AT_ONCE
+        return min(place + min(self.waiting, AT_ONCE - 1), NEVER - 1)
+
+    def before(self, entry: Entry) -> int:
+        """Return how many wait before an entry that joins, of a line that was not read so far all."""
+        head = self.head()
+        count = sum(other.turn < entry.turn for other in head)
+        return self.waiting if count == len(head) else count
 
     def next_number(self) -> int:
         """Return a new fence or place in line. Both grow with the time, and by at least one."""
@@ -246,7 +270,7 @@ class KeyState:
 
     def head(self) -> list[Entry]:
         waiting = [entry for entry in self.entries.values() if entry.state == "waiting"]
-        return sorted(waiting, key=lambda entry: entry.seq)
+        return sorted(waiting, key=lambda entry: entry.turn)
 
     def owners(self, cost: int | None = None) -> tuple[tuple[Owner, ...], int]:
         """Return the owners that an answer names, holders first, and the number of others.
@@ -301,7 +325,7 @@ class KeyState:
             return
         own = self.entries.get(self.id)
         self.waiting += difference
-        if own is None or entry.seq < own.seq:
+        if own is None or entry.turn < own.turn:
             self.ahead += difference
 
     def _do_not_wake(self, id: str) -> None:
@@ -333,7 +357,13 @@ class KeyState:
                 continue
             if entry.offer_until <= self.now:
                 self.offer(entry, self.now + min(2**entry.offers, LONGEST_OFFER) * self.first_offer)
+                self.note_reached(entry)
             room, slots = left, slots - 1
+
+    def note_reached(self, entry: Entry) -> None:
+        """Note where an offered message stands: a task that joins a line with parts stands behind it."""
+        if self.reached:
+            self.reached = max(self.reached, entry.turn[0])
 
     def _offer_aside(self) -> None:
         overdue = sorted(
@@ -397,7 +427,8 @@ class KeyState:
         """
         offers = entry.offers + 1 if entry.is_over else 1
         deadline = min(self.now + 2 ** (offers - 1) * self.first_offer, NEVER)
-        self.put(entry.moved(offer_until=NEVER, offers=offers, state="aside", deadline=deadline, over=newer))
+        over = entry.moved(offer_until=NEVER, offers=offers, deadline=deadline, over=newer)
+        self.put(replace(over, state="aside", part=""))
         self.wake_once(entry.id)
 
     def shorten_offers(self, only: str | None = None) -> None:
@@ -419,7 +450,7 @@ class KeyState:
     def set_aside(self, entry: Entry) -> None:
         """Let others pass a message. One that makes way for a queue is offered any free slot at once."""
         pause = LONGEST_OFFER * self.first_offer if entry.offers >= OFFERS_IN_LINE else 0
-        self.put(replace(entry, offer_until=self.now + pause, state="aside"))
+        self.put(replace(entry, offer_until=self.now + pause, state="aside", place=0))
 
     def due(self) -> int | None:
         in_turn = self.in_turn()

@@ -32,6 +32,7 @@ class Acquire:
     * `replaces`: a new message replaces the messages of this kind that wait in line, and may be replaced.
     * `queue`: where the broker has the message, if that may be parked.
     * `cost`: the units that the run holds of the limit, and takes of each rate. `rates`: units and periods.
+    * `part`, `weight`: the part of the key's tasks that it belongs to, and its weight; "": it has none.
     """
 
     id: str
@@ -53,6 +54,8 @@ class Acquire:
     queue: str = ""
     cost: int = 1
     rates: Rates = ()
+    part: str = ""
+    weight: int = 1
 
     @property
     def may_be_in_line(self) -> bool:
@@ -67,7 +70,7 @@ class Enqueue:
     Applied(True): a slot is offered to the message, which has to be sent with the mark of an offer. Parked:
     the store has the message, and wakes it when a slot is free; the answer names no owners. Applied(False):
     the message was published before. A message that waits in line expires after `expires_in`. `gives_up_in`,
-    `replaces`, `queue`, `cost` and `rates` are as in `Acquire`.
+    `replaces`, `queue`, and what follows it, are as in `Acquire`.
 
     `waits`: the message opens a window in which it waits for newer calls: for `waits[0]` after the last one,
     and for `waits[1]` after the first. The same request replaces the message of its window, which then waits
@@ -85,6 +88,8 @@ class Enqueue:
     queue: str = ""
     cost: int = 1
     rates: Rates = ()
+    part: str = ""
+    weight: int = 1
 
 
 @dataclass(frozen=True, slots=True)
@@ -362,6 +367,7 @@ class Waiting:
     * `deaths`: the number of its runs that were recovered after their leases had expired.
     * `is_aside`: it is out of the line, since no worker accepted its offers, or since its wait is `over`: by
       its deadline (""), or for the newer message with this id. A worker ends its task then.
+    * `part`: the part of the key's tasks that it belongs to.
     """
 
     id: str
@@ -374,6 +380,7 @@ class Waiting:
     gives_up: bool = False
     is_aside: bool = False
     over: str | None = None
+    part: str = ""
 
 
 @dataclass(frozen=True, slots=True)

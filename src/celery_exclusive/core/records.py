@@ -121,7 +121,8 @@ class Entry:
     `over`: the wait of the entry has ended, by its deadline ("") or for the newer message with this id. Such
     an entry is aside, gets no slot, and is woken at each deadline, until a delivery has ended its task.
     An entry in line without `offers` is not offered a slot before `offer_until`. `cost`: the units that its
-    run will hold and count.
+    run will hold and count. `part`: of the key's tasks. `place`: where it stands in line, if that is not in
+    the order of `seq`.
     """
 
     id: str
@@ -135,11 +136,19 @@ class Entry:
     replaceable: bool = False
     over: str | None = None
     cost: int = 1
+    part: str = ""
+    place: int = 0
 
     def moved(self, **fields: Any) -> Entry:
         """Return an entry for the same task, with these fields and no others of its old state."""
-        kept: dict[str, Any] = {"id": self.id, "seq": self.seq, "deaths": self.deaths, "cost": self.cost}
-        return Entry(**kept | fields)
+        kept: dict[str, Any] = {"seq": self.seq, "deaths": self.deaths}
+        kept |= {"cost": self.cost, "part": self.part}
+        return Entry(self.id, **kept | fields)
+
+    @property
+    def turn(self) -> tuple[int, str]:
+        """The order of the entries in line."""
+        return self.place or self.seq, self.id
 
     @property
     def is_over(self) -> bool:
@@ -194,13 +203,14 @@ class Line:
     """The part of a line that a step reads, so that a long line costs as little as an empty one.
 
     * `waiting`: the number of entries in line.
-    * `head`: the first `reach()` entries in line, in order of seq.
+    * `head`: the first `reach()` entries in line.
     * `aside`: up to `reach()` entries aside, in order of (offer_until, id).
     * `behind`: the entries behind their runs; of a key with more than `NAMED` holders the entries
       of the operation's ids and of expired leases. `others_behind`: the number of the other ones.
     * `overdue`: only for a sweep: up to `RECALLED_AT_ONCE` entries whose deadline has come, in order of
       (deadline, id). `deadline`: the first deadline of all other entries.
-    * `last`: only for an operation with `replaces`: the last `NAMED` entries in line, in order of seq.
+    * `last`: only for an operation with `replaces`: the last `NAMED` entries in line.
+    * `last_of_part`: the last place in line of a task of the operation's part; 0: none waits.
     * `entry`: the entry of the operation's id. `ahead`: the number of entries in line before it, or of all
       entries if the id has none. A database stops to count at 1,000 more than the limit.
     * `tombstone`: of the operation's id, as stores keep it.
@@ -216,6 +226,7 @@ class Line:
     last: tuple[Entry, ...] = ()
     entry: Entry | None = None
     ahead: int = 0
+    last_of_part: int = 0
     tombstone: str | None = None
 
 

@@ -16,10 +16,25 @@ GRAINS = 32
 KEPT = 365 * 86_400_000_000
 """How long an idle key keeps an override without an end."""
 
+A_START = 64_000
+"""How far a part's next task stands behind its last one in line: for each unit, at weight 1."""
+AT_ONCE = 64
+"""The tasks of other parts that join behind the same place in the order in which they come."""
 Room = tuple[tuple[int, int], ...]
 """Of each limit the units that are free, and all of them."""
 Rates = tuple[tuple[int, int], ...]
 """Of each rate its units and its period."""
+
+
+class Share(NamedTuple):
+    """The share of a call in its key: its units of each limit, and the part of the tasks that it belongs to.
+
+    A key with parts lets these start their tasks in turn, in the ratio of their weights.
+    """
+
+    cost: int = 1
+    part: str = ""
+    weight: int = 1
 
 
 def take(room: Room, cost: int) -> Room:
@@ -88,13 +103,15 @@ class Terms:
     """The terms of a key besides its limit, as its calls and its operators have set it. Most keys have none.
 
     `opens_at`: nothing starts before this time. `extra`: the units that leases hold beyond one each. A step
-    needs them of a key with more holders than it reads.
+    needs them of a key with more holders than it reads. `reached`: of a line with parts, the place that
+    its offers have reached.
     """
 
     rates: tuple[Rate, ...] = ()
     override: Override | None = None
     opens_at: int = 0
     extra: int = 0
+    reached: int = 0
 
     def at(self, now: int) -> Terms:
         """Return what counts at this time."""
@@ -102,7 +119,8 @@ class Terms:
             return self
         rates = tuple(rate for rate in (rate.at(now) for rate in self.rates) if rate.units or rate.log)
         override = self.override if self.override and self.override.until > now else None
-        return Terms(rates, override, self.opens_at if self.opens_at > now else 0, self.extra)
+        opens_at = self.opens_at if self.opens_at > now else 0
+        return Terms(rates, override, opens_at, self.extra, self.reached)
 
     def last(self, now: int) -> int:
         """Return the time from which on nothing of an idle key's terms counts; 0: nothing does."""
@@ -153,17 +171,16 @@ class Terms:
             grains = (number for grain in rate.log for number in grain)
             lines.append(" ".join(map(str, ("rate", rate.units, rate.period, *grains))))
         if self.override:
-            *numbers, by, reason = self.override
-            lines.append(" ".join(map(str, ("limit", *numbers))) + f" {by}\t{reason}")
-        lines += [
-            f"{name} {value}" for name, value in (("opens", self.opens_at), ("extra", self.extra)) if value
-        ]
+            *times, by, reason = self.override
+            lines.append(" ".join(map(str, ("limit", *times))) + f" {by}\t{reason}")
+        numbers = {"opens": self.opens_at, "extra": self.extra, "reached": self.reached}
+        lines += [f"{name} {value}" for name, value in numbers.items() if value]
         return "\n".join(lines)
 
     @classmethod
     def of_text(cls, text: str) -> Terms:
         """Read the terms. Raises ValueError if another program has written them."""
-        rates, override, numbers = [], None, {"opens": 0, "extra": 0}
+        rates, override, numbers = [], None, {"opens": 0, "extra": 0, "reached": 0}
         for line in text.split("\n") if text else ():
             name, _, rest = line.partition(" ")
             if name == "rate":
@@ -177,7 +194,7 @@ class Terms:
                 numbers[name] = int(rest)
             else:
                 raise ValueError(f"unknown terms: {line}")
-        return cls(tuple(rates), override, numbers["opens"], numbers["extra"])
+        return cls(tuple(rates), override, *numbers.values())
 
 
 NO_TERMS = Terms()

@@ -111,14 +111,11 @@ class _Step(CallSteps):
             return refusal
         self.kept = op.message is not None and not op.at_once
         if lease:
-            entry = entry or Entry(op.id, self.next_number(), cost=op.cost)
+            entry = entry or Entry(op.id, self.next_number(), cost=op.cost, part=op.part)
             self.put_behind(entry, KEEPS_PLACE if op.order == "published" else 0)
         else:
             self.note_queue(op.queue)
-            if not entry:
-                entry = self._new_entry(op)
-            elif not entry.gives_up:
-                entry = replace(entry, deadline=self._deadline_of(op))
+            entry = self._again_in_line(entry, op) if entry else self._new_entry(op)
             self.put(replace(entry, offer_until=0, offers=0, state="waiting", cost=op.cost))
             self.shorten_offers()
         self.advance()
@@ -143,6 +140,7 @@ class _Step(CallSteps):
             entry = self._new_entry(op)
             if is_its_turn:
                 entry = replace(entry, offer_until=self.now + PUBLISHED_OFFER, offers=PUBLISHED)
+                self.note_reached(entry)
             self.put(entry)
         elif entry.is_published:  # its publisher may send it again
             self.put(replace(entry, offers=PUBLISHED + 1))
@@ -280,9 +278,9 @@ class _Step(CallSteps):
         return Applied(True)
 
     def transition(self, answer: Answer) -> Transition:
-        terms, extra = self.terms, self.extra
-        if terms.extra != extra:
-            terms = replace(terms, extra=extra)
+        terms, extra, reached = self.terms, self.extra, self.reached if self.waiting else 0
+        if (terms.extra, terms.reached) != (extra, reached):
+            terms = replace(terms, extra=extra, reached=reached)
         return Transition(
             document=Document(
                 self.limit,
@@ -341,7 +339,7 @@ class _Step(CallSteps):
         if keeps_message or (entry and op.acks_late):
             self.kept = keeps_message
             offers = AT_BROKER + (KEEPS_PLACE if op.order == "published" else 0)
-            self.put_behind(entry or Entry(op.id, fence, cost=op.cost), offers)
+            self.put_behind(entry or Entry(op.id, fence, cost=op.cost, part=op.part), offers)
         elif entry:
             self.leave()
             self.new_tombstone = Tombstone("begun")
@@ -409,7 +407,7 @@ class _Step(CallSteps):
             self.replace_waiting(op.id)
         deadline = self._deadline_of(op)
         gives_up_at = NEVER if op.gives_up_in is None else self.now + op.gives_up_in
-        return Entry(
+        entry = Entry(
             op.id,
             self.next_number(),
             deadline=min(deadline, gives_up_at),
@@ -417,6 +415,22 @@ class _Step(CallSteps):
             replaceable=op.replaces,
             cost=op.cost,
         )
+        return self._in_part(entry, op)
+
+    def _again_in_line(self, entry: Entry, op: Acquire) -> Entry:
+        """Return the entry of a message that waits on, at its place, or at a new one if it was aside."""
+        if not entry.gives_up:
+            entry = replace(entry, deadline=self._deadline_of(op))
+        return self._in_part(entry, op) if entry.state == "aside" else entry
+
+    def _in_part(self, entry: Entry, op: Acquire | Enqueue) -> Entry:
+        """Give an entry that joins the line its place, if its key has parts."""
+        if not (op.part or self.reached):
+            return entry
+        place = self.place_behind(self.line.last_of_part, op.cost, op.weight)
+        entry = replace(entry, part=op.part, place=place)
+        self.ahead = self.before(entry)
+        return entry
 
     def _wait_for_calls(self, op: Enqueue, waits: tuple[int, int], entry: Entry | None) -> Answer:
         """Let a call open a window, or replace the message of the window that it has opened."""

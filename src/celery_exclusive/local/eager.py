@@ -25,7 +25,7 @@ from celery_exclusive.leases.lease import Lease
 from celery_exclusive.local.acquisition import Acquisition, new_claim
 from celery_exclusive.options.amounts import MOST
 from celery_exclusive.options.declared import Exclusive, UniqueOption
-from celery_exclusive.options.keys import cost_of, key_of
+from celery_exclusive.options.keys import key_of, share_of
 from celery_exclusive.options.option import Option
 from celery_exclusive.outcomes import Subject
 from celery_exclusive.publishing.call_options import pop_call_options
@@ -140,7 +140,7 @@ class _EagerRun:
         key = self.key_of(option) if option and not is_retry_without_lock else None
         if option is None or key is None:
             return None
-        cost = cost_of(self.task.name, self.task.run, option, *self.call[:2])
+        cost = share_of(self.task.name, self.task.run, option, *self.call[:2]).cost
         claim = new_claim(self.id, key, self.services.ttl(option), option.most, cost, option.rates)
         if self.is_plain_eager:
             self.run.lease = releases.enter_context(_lease_in_memory(claim))

@@ -51,8 +51,10 @@ class Answer:
     result: TaskResult | None = None
 
 
-def of_waiting(key: KeyState, task: WaitingTask, *, is_signed: bool = True) -> Answer:
-    """Answer for a task that waits for a key. `is_signed`: workers may publish its message."""
+def of_waiting(key: KeyState, task: WaitingTask, *, is_signed: bool = True, in_part: int = 1) -> Answer:
+    """Answer for a task that waits for a key. `is_signed`: workers may publish its message. `in_part`: its
+    place among the tasks of its part.
+    """
     show, lasts = command("locks", "show", key.key), f"for {duration(task.age)}"
     reason: Reason
     is_trouble = _is_stuck(key)
@@ -97,7 +99,9 @@ def of_waiting(key: KeyState, task: WaitingTask, *, is_signed: bool = True) -> A
         )
     else:
         reason = key.room.closed_by or "in_line"
-        text = f"WAITING: place {task.place:,} of {key.waiting:,} for {named(key)}, {lasts}; {_held(key)}"
+        place = f"place {task.place:,} of {key.waiting:,}"
+        place += f" (number {in_part:,} of part {printable(task.part)})" if task.part else ""
+        text = f"WAITING: {place} for {named(key)}, {lasts}; {_held(key)}"
         show = show if key.holders or key.room.closed_by else _IS_THERE_A_WORKER
         if _is_left(key):
             text += ": is there a worker for its queue that knows its task?"
@@ -308,6 +312,8 @@ def _circle(key: KeyState, *tasks: WaitingTask) -> str:
 
 def facts_of(task: WaitingTask) -> Iterator[str]:
     """Yield the facts of a waiting task, besides its place."""
+    if task.part:
+        yield f"of part {printable(task.part)}"
     if task.is_offered:
         yield "its turn has come, and its message is on the way to a worker"
     if task.not_before is not None:

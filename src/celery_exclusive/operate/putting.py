@@ -12,6 +12,7 @@ from celery_exclusive.brokers import is_in_one_process
 from celery_exclusive.core.claim import WINDOW, first_task_id, publish_claim_id, task_id
 from celery_exclusive.core.operations import AcquireAlone, Answer, Applied, Enqueue, Held, Remove, Stale
 from celery_exclusive.core.publishing import PHASES
+from celery_exclusive.core.room import Share
 from celery_exclusive.errors import StoreRefused
 from celery_exclusive.messages.header import HEADER, Header
 from celery_exclusive.messages.namespace import keep_namespace, own_broker
@@ -134,8 +135,8 @@ class Putter:
             self._send(stored)
             return "put"
         queue = queue_of(stored.exchange, stored.routing_key)
-        cost = option.cost if isinstance(option.cost, int) else 1  # the worker knows its arguments
-        terms = terms_of(option, cost, stored.headers, queue, goes_on=bool(stored.headers.get("retries")))
+        share = Share(option.cost if isinstance(option.cost, int) else 1)  # the worker knows its arguments
+        terms = terms_of(option, share, stored.headers, queue, goes_on=bool(stored.headers.get("retries")))
         answer = store.apply(header.exclusive, Enqueue(claim, stored.dump(), **terms)).answer
         if answer == Applied(True):
             self._send(stored.promoted(Wake(header.exclusive, claim, b"", self._epoch)))

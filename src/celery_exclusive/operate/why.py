@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any
@@ -211,10 +212,13 @@ def _of_task(services: Services, id: str) -> Iterator[Answer]:
 
 
 def _of_place(services: Services, state: KeyState, id: str) -> Iterator[Answer]:
+    parts = Counter[str]()
     for number, place in enumerate(whole_line(services.store, state.key), 1):
+        parts[place.waiting.part] += 1
         if task_id(place.waiting.id) == id:
             task = waiting_task(services, state.key, place, number)
-            yield answers.of_waiting(state, task, is_signed=_is_signed(services, state.key, place))
+            is_signed, in_part = _is_signed(services, state.key, place), parts[task.part]
+            yield answers.of_waiting(state, task, is_signed=is_signed, in_part=in_part)
             return
 
 

@@ -18,6 +18,8 @@ LONGEST: Final = 157_766_400
 #: It fits into 32 bits, also when a store looks at twice as many entries.
 MOST: Final = 1_000_000_000
 A_COUNT: Final = f"a whole number from 1 to {MOST}"
+HEAVIEST: Final = 100
+A_WEIGHT: Final = f"a whole number from 1 to {HEAVIEST}"
 Time = float | timedelta
 """What users give as a time: seconds, or a timedelta."""
 
@@ -45,6 +47,11 @@ def is_number(value: object, at_least: float) -> TypeGuard[float]:
 def is_count(value: object) -> TypeGuard[int]:
     """Whether the value is an int, no bool, from 1 to the highest count that every store can keep."""
     return isinstance(value, int) and not isinstance(value, bool) and 1 <= value <= MOST
+
+
+def is_weight(value: object) -> TypeGuard[int]:
+    """Whether the value is a weight of a part of a key's tasks."""
+    return is_count(value) and value <= HEAVIEST
 
 
 def microseconds(seconds: float) -> int:

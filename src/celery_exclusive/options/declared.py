@@ -13,11 +13,13 @@ from celery_exclusive.core.room import Rates
 from celery_exclusive.errors import shown
 from celery_exclusive.options.amounts import (
     A_COUNT,
+    A_WEIGHT,
     LONGEST,
     MOST,
     Time,
     is_count,
     is_duration,
+    is_weight,
     microseconds,
     seconds,
     seconds_from,
@@ -73,6 +75,13 @@ class Exclusive(Option):
         cost: the units that a run takes of `limit` and of each rate: an int from 1, the name of a parameter
             of the task, or a function of its arguments. A run that is dearer than a limit needs all of it,
             and runs alone. Default 1.
+        per: what divides the key into parts that start their waiting tasks in turn, so that none waits behind
+            all that another has queued: the name of a parameter ("tenant_id"), a template as for `key`
+            ("{tenant.pk}"), or a function of the arguments. `per=Exclusive("tenant_id", weight="plan")` gives
+            parts weights. Fair are starts, or units of `cost`, not seconds. For tasks that wait in line in
+            their order. Default None: one line for all.
+        weight: only within `per=`: how many starts a part has for one of a part of weight 1, an int from 1 to
+            100, the name of a parameter, or a function of the arguments. Default 1.
         ttl: seconds without heartbeat after which the lease of a dead worker expires, from 0.1. It does not
             limit the run time. Default None: the setting `exclusive_ttl` (30 s).
         on_conflict: what a task does if its key is held. Default "wait": it waits in line and in order, but
@@ -106,8 +115,8 @@ class Exclusive(Option):
             is due. "arrived": as they reach the store from their workers. "any", not for "latest": a free
             slot is granted to the first task that asks, also before waiting tasks. Default None: "published"
             where broker and store are one Redis database, without max_waiting= and exclusive_max_waiting,
-            else "arrived". With key= it is "arrived": `lock(..., wait=0)` of that key does not fail because
-            a call is queued, and a task in a fast queue does not wait for calls in a slow one.
+            else "arrived". With key= and no per= it is "arrived": `lock(..., wait=0)` of that key does not
+            fail because a call is queued, and no task in a fast queue waits for calls in a slow one.
         keep_on_retry: whether a run that ends with a retry (`self.retry`, `autoretry_for`) leaves its lease
             to the retry, so that no other task runs between the attempts. The retry holds the lease during
             its countdown and for `exclusive_queued_ttl` after that, all others wait as long. Default False:
@@ -138,6 +147,8 @@ class Exclusive(Option):
     limit: int | Callable[[], int | None] | None = 1
     rate: Rate = None
     cost: int | str | Callable[..., int] = 1
+    per: str | Callable[..., str] | Exclusive | None = None
+    weight: int | str | Callable[..., int] = 1
     on_conflict: OnConflict = "wait"
     give_up_after: Time | None = None
     on_give_up: OnGiveUp = "raise"
@@ -163,6 +174,18 @@ class Exclusive(Option):
     def rates(self) -> Rates:
         """The units and the period, in microseconds, of each rate."""
         return read_rates(self.rate)
+
+    @property
+    def part_key(self) -> str | Callable[..., str] | None:
+        """The template, or the function, of the part that a call belongs to."""
+        per = self.per
+        if isinstance(per, Exclusive):
+            return per.key if per.key is not None else ":".join(f"{{{name}}}" for name in per.names or ())
+        return f"{{{per}}}" if isinstance(per, str) and per.isidentifier() else per
+
+    @property
+    def part_weight(self) -> int | str | Callable[..., int]:
+        return self.per.weight if isinstance(self.per, Exclusive) else 1
 
     @property
     def has_line(self) -> bool:
@@ -220,6 +243,7 @@ class Exclusive(Option):
         )
         self._require("keep_on_retry", is_switch, "True or False: whether a retry keeps the lease")
         self._check_line()
+        self._check_parts()
 
     def _check_function(self) -> None:
         try:
@@ -251,6 +275,34 @@ class Exclusive(Option):
                 "rate= has no keep_on_retry=True: each attempt counts, and a retry that holds its key could "
                 "not wait for the rate. Leave one of them out."
             )
+
+    def _check_parts(self) -> None:
+        per = self.per
+        if not (isinstance(self.weight, str) or callable(self.weight) or is_weight(self.weight)):
+            self.refuse(
+                f"weight={shown(self.weight)} must be {A_WEIGHT}, the name of a parameter, or a function."
+            )
+        if per is None:
+            return
+        if isinstance(per, Exclusive):
+            others = [name for name in per.values if name != "weight"]
+            if others or (per.names in (None, ALL) and per.key is None):
+                self.refuse(
+                    f"per={per!r} must name parameters or have a key=, may have a weight=, and nothing else."
+                )
+        elif not per or not (isinstance(per, str) or callable(per)):
+            self.refuse(
+                f"per={shown(per)} must be the name of a parameter, a template like '{{tenant.pk}}', or a "
+                "function of the arguments."
+            )
+        if self.on_conflict != "wait" or self.order == "any":
+            given = f"order={self.order!r}" if self.order == "any" else f"on_conflict={self.on_conflict!r}"
+            self.refuse(
+                f"per= is for tasks that wait in line in their order, and {given} keeps none. Leave one of "
+                "them out."
+            )
+        if self.limit is None and self.rate is None:
+            self.refuse("per= does nothing with limit=None, where no task waits: add limit= or rate=.")
 
     def _check_line(self) -> None:
         """Refuse what is for a line where there is none or another one, or where calls join it themselves."""

@@ -42,7 +42,8 @@ OF_EXCLUSIVE: Final = {
     ),
     **_words(_LIMIT, "is limit= here"),
     **_words(_RATE, "is rate= here, such as rate='500/m'"),
-    **_words("weight weights units tokens", "is cost= here, the units that a run takes"),
+    **_words("units tokens", "is cost= here, the units that a run takes"),
+    **_words("part parts partition tenant fair fairness", "is per= here, such as per='tenant_id'"),
     **_words("until period queued_ttl unlock_before_run", "is about calls: give it to unique=Unique(...)"),
 }
 OF_UNIQUE: Final = {
@@ -59,8 +60,8 @@ OF_UNIQUE: Final = {
         "is for Debounce(wait=..., max_wait=...), which runs a burst of calls once, after its last call",
     ),
     **_words(
-        f"limit rate cost give_up_after on_give_up max_waiting on_full order keep_on_retry {_RATE} {_LIMIT} "
-        f"{_WAIT}",
+        "limit rate cost per weight give_up_after on_give_up max_waiting on_full order keep_on_retry "
+        f"{_RATE} {_LIMIT} {_WAIT}",
         "is about runs: give it to exclusive=Exclusive(...)",
     ),
 }

@@ -45,13 +45,18 @@ def absolute_key(text: str, kind: str = "x") -> str:
     if not 0 < len(text) <= MOST_CHARACTERS:
         what = TOO_LONG if text else "an empty string"
         raise OptionError(f"the key of a lock cannot be {what}: name what is locked, like 'repo:17'.")
-    return f"{kind}={_fitted(text, _LONGEST, _HASHED_TEXT)}"
+    return f"{kind}={fitted(text)}"
 
 
 def possible_keys(text: str) -> tuple[str, ...]:
     """Return the keys that a word may mean: a whole key, a key without its kind, a task, a shared string."""
     named = (key(text, kind) for key in (own_key, absolute_key) for kind in _KINDS) if text else ()
     return (text, *(kind + mark + text for kind in _KINDS for mark in ":="), *named)
+
+
+def fitted(text: str) -> str:
+    """Cut a string to the length of a key; different strings stay different."""
+    return _fitted(text, _LONGEST, _HASHED_TEXT)
 
 
 def _fitted(text: str, longest: int, hashed: re.Pattern[str]) -> str:

@@ -6,14 +6,15 @@ The text of a key is in `options.key_text`.
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from inspect import BoundArguments, Parameter, Signature
 from traceback import walk_tb
 from typing import Any, NamedTuple
 from weakref import WeakKeyDictionary
 
+from celery_exclusive.core.room import Share
 from celery_exclusive.errors import OptionError, did_you_mean, shown
-from celery_exclusive.options.amounts import A_COUNT, is_count
+from celery_exclusive.options.amounts import A_COUNT, A_WEIGHT, is_count, is_weight
 from celery_exclusive.options.canonical import (
     ABSENT,
     HEADER_PATH,
@@ -29,7 +30,7 @@ from celery_exclusive.options.canonical import (
 )
 from celery_exclusive.options.declared import Exclusive
 from celery_exclusive.options.key_headers import PARAMETER, own_headers, takes_headers
-from celery_exclusive.options.key_text import TOO_LONG, absolute_key, own_key
+from celery_exclusive.options.key_text import TOO_LONG, absolute_key, fitted, own_key
 from celery_exclusive.options.option import ALL, Option
 from celery_exclusive.options.templates import Field, as_function, parse_template
 
@@ -89,11 +90,14 @@ def check(task_name: str, run: _Run, option: Option) -> None:
         if callable(option.key):
             _check_function(option.key, signature, "key")
         takes_any = _takes_any_name(signature)
-        cost = option.cost if isinstance(option, Exclusive) else 1
-        if callable(cost):
-            _check_function(cost, signature, "cost")
-        of_cost = [cost] if isinstance(cost, str) else []
-        for name in (*(named(option) or ()), *of_cost):
+        others = list[str]()
+        if isinstance(option, Exclusive):
+            for word, value in (("cost", option.cost), ("weight", option.part_weight)):
+                others += [value] if isinstance(value, str) else []
+                if callable(value):
+                    _check_function(value, signature, word)
+            others += _check_parts(option, signature)
+        for name in (*(named(option) or ()), *others):
             if name not in parameters and not takes_any:
                 raise Refused(_no_parameter(name, parameters))
         if isinstance(option.key, str):
@@ -106,6 +110,19 @@ def check(task_name: str, run: _Run, option: Option) -> None:
                 )
     except Refused as refused:
         raise _error(task_name, option, refused) from refused.__cause__
+
+
+def _check_parts(option: Exclusive, signature: Signature) -> Iterable[str]:
+    """Check the function of its parts, or return the parameters that their template names."""
+    if option.weight != 1:
+        raise Refused("weight= is for its parts: write per=Exclusive('tenant_id', weight=...).")
+    key = option.part_key
+    if callable(key):
+        _check_function(key, signature, "per")
+    names = [field.path[0] for field in parse_template(key)[0]] if isinstance(key, str) else []
+    if isinstance(key, str) and not names:
+        raise Refused(f"per={key!r} is one part for all calls: name a parameter, as in per='tenant_id'.")
+    return names
 
 
 def doubt(task_name: str, run: _Run, option: Option) -> str | None:
@@ -159,26 +176,47 @@ def key_of(
         raise _error(task_name, option, refused) from refused.__cause__
 
 
-def cost_of(task_name: str, run: _Run, option: Exclusive, args: _Args, kwargs: _Kwargs) -> int:
-    """Return the units that a call costs. Raises OptionError if its cost is no count."""
-    cost: Any = option.cost
-    if isinstance(cost, int):
-        return cost
+def share_of(
+    task_name: str,
+    run: _Run,
+    option: Exclusive,
+    args: _Args,
+    kwargs: _Kwargs,
+    headers: _Headers = None,
+) -> Share:
+    """Return what a call takes of its key. Raises OptionError if a cost, a part or a weight is none."""
+    if isinstance(option.cost, int) and option.per is None:
+        return Share(option.cost)
     try:
         bound = bind(run, args, kwargs)
-        if isinstance(cost, str):
-            cost = argument(bound, cost)
-        else:
-            by_place, by_name = _arguments_of(cost, bound, None)
-            try:
-                cost = cost(*by_place, **by_name)
-            except Exception as error:
-                raise Refused(f"cost= raised {_cause(error)}. Correct the function.") from error
+        cost = _number(option.cost, bound, "cost")
         if not is_count(cost):
             raise Refused(f"cost= is {shown(cost)} for this call, and must be {A_COUNT}.")
+        if (key := option.part_key) is None:
+            return Share(int(cost))
+        weight = _number(option.part_weight, bound, "weight")
+        if not is_weight(weight):
+            raise Refused(f"weight= is {shown(weight)} for this call, and must be {A_WEIGHT}.")
+        text = _text_by(key, bound, (args or (), kwargs or {}), headers, "per")
+        if not isinstance(text, str) or len(text) > MOST_CHARACTERS:
+            what = TOO_LONG if isinstance(text, str) else f"a {type_name(text)}"
+            raise Refused(f"per= returned {what}. It must return a string that names a part of the calls.")
     except Refused as refused:
         raise _error(task_name, option, refused) from refused.__cause__
-    return int(cost)
+    return Share(int(cost), fitted(text), int(weight))
+
+
+def _number(value: Any, bound: BoundArguments, name: str) -> Any:
+    """Return a number that is given, an argument, or what a function returns."""
+    if isinstance(value, str):
+        return argument(bound, value)
+    if not callable(value):
+        return value
+    by_place, by_name = _arguments_of(value, bound, None)
+    try:
+        return value(*by_place, **by_name)
+    except Exception as error:
+        raise Refused(f"{name}= raised {_cause(error)}. Correct the function.") from error
 
 
 def _error(task_name: str, option: Option, refused: Refused) -> OptionError:
@@ -301,18 +339,7 @@ def _takes_any_name(signature: Signature) -> bool:
 def _absolute_text(
     key: str | Callable[..., object], bound: BoundArguments, call: _Call, headers: _Headers
 ) -> str:
-    if isinstance(key, str):
-        fields, end = parse_template(key)
-        shown = (field.before + field.show(_text_of(bound, field.path)) for field in fields)
-        text: object = "".join((*shown, end))
-    else:
-        try:
-            args, kwargs = call if isinstance(key, AsCalled) else _arguments_of(key, bound, headers)
-            text = key(*args, **kwargs)
-        except OptionError:
-            raise
-        except Exception as error:
-            raise Refused(f"key= raised {_cause(error)}. Correct the function.") from error
+    text = _text_by(key, bound, call, headers, "key")
     if not isinstance(text, str) or not 0 < len(text) <= MOST_CHARACTERS:
         what = f"a {type_name(text)}"
         if isinstance(text, str):
@@ -321,6 +348,23 @@ def _absolute_text(
             f"key= returned {what}. It must return a string that names what is locked, like 'repo:17'."
         )
     return text
+
+
+def _text_by(
+    key: str | Callable[..., object], bound: BoundArguments, call: _Call, headers: _Headers, name: str
+) -> object:
+    """Return what a template or a function makes of the arguments."""
+    if isinstance(key, str):
+        fields, end = parse_template(key)
+        shown = (field.before + field.show(_text_of(bound, field.path)) for field in fields)
+        return "".join((*shown, end))
+    try:
+        args, kwargs = call if isinstance(key, AsCalled) else _arguments_of(key, bound, headers)
+        return key(*args, **kwargs)
+    except OptionError:
+        raise
+    except Exception as error:
+        raise Refused(f"{name}= raised {_cause(error)}. Correct the function.") from error
 
 
 def _arguments_of(key: Callable[..., object], bound: BoundArguments, headers: _Headers) -> _Call:

@@ -141,6 +141,7 @@ class Option:
             value = getattr(self, field.name)
             if value != field.default:
                 is_function = callable(value)  # its repr would show a memory address
+                is_function &= not isinstance(value, Option)
                 text = getattr(value, "__qualname__", type(value).__name__) if is_function else repr(value)
                 shown.append(f"{field.name}={text}")
         return f"{type(self).__name__}({', '.join(shown)})"

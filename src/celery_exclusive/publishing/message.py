@@ -12,10 +12,11 @@ from kombu import Producer
 
 from celery_exclusive.brokers import drops_expired
 from celery_exclusive.core.publishing import has_to_be_sent
+from celery_exclusive.core.room import Share
 from celery_exclusive.errors import OptionError, shown
 from celery_exclusive.messages.header import HEADER, Header, rejections
 from celery_exclusive.options.amounts import LONGEST, microseconds, no_longer_than, seconds_until
-from celery_exclusive.options.keys import cost_of, key_of
+from celery_exclusive.options.keys import key_of, share_of
 from celery_exclusive.publishing.call_options import CallOptions
 from celery_exclusive.run import Run, current_run
 from celery_exclusive.seams.kombu_message import Captured, Sender, capturing, push_or_send
@@ -101,15 +102,16 @@ class Message:
         """Return the keys that it has with these options. Without one its task may be unknown here."""
         task, exclusive, unique = self.task, call.exclusive, call.unique
         of_call = self.args, self.kwargs, self.options.get("headers"), self.services.key_headers
-        if exclusive and not isinstance(exclusive.cost, int):
-            self.cost_of(exclusive)  # the caller hears of a wrong one, and not the worker
+        if exclusive:
+            self.share_of(exclusive)  # the caller hears of a wrong one, and not the worker
         return (
             key_of(task.name, task.run, exclusive, *of_call) if exclusive else None,
             key_of(task.name, task.run, unique, *of_call) if unique else None,
         )
 
-    def cost_of(self, option: Exclusive) -> int:
-        return cost_of(self.task.name, self.task.run, option, self.args, self.kwargs)
+    def share_of(self, option: Exclusive) -> Share:
+        headers = self.options.get("headers")
+        return share_of(self.task.name, self.task.run, option, self.args, self.kwargs, headers)
 
     @cached
     def origin(self) -> Origin:

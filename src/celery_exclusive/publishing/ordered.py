@@ -15,6 +15,7 @@ from kombu.compression import decompress
 
 from celery_exclusive import outcomes
 from celery_exclusive.core.operations import Answer, Applied, Enqueue, KeyOperation, Parked, Remove
+from celery_exclusive.core.room import Share
 from celery_exclusive.errors import StoreError
 from celery_exclusive.messages.header import Header
 from celery_exclusive.messages.stored import StoredMessage, queue_of
@@ -103,8 +104,8 @@ class OrderedPublish(AskingPublish):
     def _terms(self, encoded: Encoded) -> dict[str, Any]:
         goes_on = bool(self.message.origin.run or self.message.options.get("retries"))
         queue = queue_of(encoded.exchange, encoded.routing_key)
-        cost = self.message.cost_of(self.option)
-        return terms_of(self.option, cost, encoded.headers, queue, goes_on=goes_on)
+        share = self.message.share_of(self.option)
+        return terms_of(self.option, share, encoded.headers, queue, goes_on=goes_on)
 
     def _leads_to_a_queue(self, encoded: Encoded) -> bool:
         """Whether a worker can publish this message to its queue again.
@@ -136,15 +137,16 @@ class OrderedPublish(AskingPublish):
 
 
 def terms_of(
-    option: Exclusive, cost: int, headers: Mapping[str, Any], queue: str, *, goes_on: bool
+    option: Exclusive, share: Share, headers: Mapping[str, Any], queue: str, *, goes_on: bool
 ) -> dict[str, Any]:
     """Return what a key allows, the queue of a message, and the terms on which the message waits there.
 
     What goes on with a run does not give up, and replaces no other message.
     """
     expires_in = microseconds_until(headers.get("expires"))
-    room = {"limit": option.most, "cost": cost, "rates": option.rates}
-    terms: dict[str, Any] = {**room, "expires_in": expires_in, "queue": queue}
+    room: dict[str, Any] = {"limit": option.most, "rates": option.rates}
+    room |= {"cost": share.cost, "part": share.part, "weight": share.weight}
+    terms = {**room, "expires_in": expires_in, "queue": queue}
     return terms if goes_on else {**terms, "gives_up_in": option.gives_up_in, "replaces": option.replaces}
 
 

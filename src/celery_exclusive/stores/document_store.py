@@ -30,6 +30,7 @@ from celery_exclusive.core.records import (
     Entry,
     Holder,
     Line,
+    reach,
 )
 from celery_exclusive.core.room import Rates
 from celery_exclusive.core.step import Transition, step
@@ -53,6 +54,44 @@ __all__ = ["CLOCK_MARGIN", "Change", "DocumentStore", "Loaded", "page_of_line"]
 
 CLOCK_MARGIN = 60_000_000
 """Microseconds for which a tombstone is kept beyond its life, in case the clock is set back."""
+
+
+@dataclass(frozen=True, slots=True)
+class Reads:
+    """The fields of an operation that decide how much of a key a step reads.
+
+    * `ids`: of leases; the first is the operation's own. `limit`, `rates`: what the operation brings.
+    * `part`: of a message that may join the line. `replaces`: it reads the end of the line.
+    * `sweeps`: a sweep reads the messages that expire, and counts anew what others may have deleted.
+    """
+
+    ids: tuple[str, ...] = ()
+    limit: int = 1
+    rates: Rates | None = None
+    part: str | None = None
+    replaces: bool = False
+    sweeps: bool = False
+
+    @classmethod
+    def of(cls, operation: Operation) -> Reads:
+        if isinstance(operation, (Acquire, Enqueue)):
+            op = operation
+            return cls(ids_of(op), op.limit, op.rates, op.part, op.replaces)
+        if isinstance(operation, Reap):
+            return cls(sweeps=True)
+        limit, rates = getattr(operation, "limit", None) or 1, getattr(operation, "rates", None)
+        return cls(ids_of(operation), limit, rates)
+
+    @property
+    def id(self) -> str:
+        return self.ids[0] if self.ids else ""
+
+    def reach(self, document: Document, now: int) -> int:
+        """Return how many entries in line, and aside, a step may have to read."""
+        return reach(document, self.limit, self.ids, now, self.rates)
+
+
+NOTHING = Reads()
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,6 +144,22 @@ class Change:
         after = {holder.id: holder for holder in self.transition.document.holders}
         changed = [holder for id, holder in after.items() if holder != before.get(id)]
         return changed, [id for id in before if id not in after]
+
+    def parts(self) -> dict[str, tuple[int, int]]:
+        """Return of each part how many more of its tasks are in line, and the last place that is new."""
+        known, to, found = self.known, self.transition, dict[str, tuple[int, int]]()
+        after = {entry.id: entry for entry in to.entries}
+        for id in (*after, *to.removed):
+            left, joined = (
+                entry if entry and entry.place else None for entry in (known.get(id), after.get(id))
+            )
+            if left and joined and left.turn == joined.turn:
+                continue
+            for entry, more, last in (left, -1, 0), (joined, 1, joined.place if joined else 0):
+                if entry:
+                    waiting, place = found.get(entry.part, (0, 0))
+                    found[entry.part] = waiting + more, max(place, last)
+        return found
 
     def counts(self) -> tuple[int, int, int]:
         """Return how many entries will be in line, aside, and behind their runs."""
@@ -170,16 +225,16 @@ def page_of_line(
     entries: Iterable[Entry], messages: Mapping[str, bytes], now: int, after: Cursor | None, count: int
 ) -> Page:
     """Return a page of a line, of all entries of the key and the stored messages by their ids."""
-    places = ((_cursor(entry), entry) for entry in entries if entry.state != "behind")
+    places = ((cursor_of(entry), entry) for entry in entries if entry.state != "behind")
     rest = ((cursor, entry) for cursor, entry in places if not after or cursor > after)
     first = nsmallest(count + 1, rest, key=itemgetter(0))
     found = [(at, Place(waiting(entry, now), messages.get(entry.id, b""))) for at, entry in first]
     return page_of(found, count)
 
 
-def _cursor(entry: Entry) -> Cursor:
+def cursor_of(entry: Entry) -> Cursor:
     is_aside = entry.state == "aside"
-    return Cursor(is_aside, entry.offer_until if is_aside else entry.seq, entry.id)
+    return Cursor(is_aside, entry.offer_until if is_aside else entry.turn[0], entry.id)
 
 
 class DocumentStore(ABC):
@@ -199,25 +254,11 @@ class DocumentStore(ABC):
         self.tombstone_ttl = tombstone_ttl
 
     @abstractmethod
-    def load(
-        self,
-        key: str,
-        ids: tuple[str, ...] = (),
-        limit: int = 1,
-        *,
-        replaces: bool = False,
-        rates: Rates | None = None,
-    ) -> Loaded:
-        """Return the key's document and its line as `step` reads them, with the data of the first of `ids`.
+    def load(self, key: str, reads: Reads = NOTHING) -> Loaded:
+        """Return the key's document and its line as `step` reads them, with the data of the own id.
 
-        The document has the leases of all of them. A store that has all holders in one place may return all.
-        The line has what an operation with this limit and these rates may reach, see `reach`, and with
-        `replaces` its last entries.
+        The document has the leases of all ids. A store that has all holders in one place may return all.
         """
-
-    def load_to_sweep(self, key: str) -> Loaded:
-        """Load a key with the data that only a sweep reads. Its counts are counted anew, not read."""
-        return self.load(key)
 
     @abstractmethod
     def swap(self, key: str, version: int, change: Change) -> bool:
@@ -257,16 +298,7 @@ class DocumentStore(ABC):
 
     def apply(self, key: str, operation: Operation) -> Reply:
         while True:
-            if isinstance(operation, Reap):
-                loaded = self.load_to_sweep(key)
-            else:
-                loaded = self.load(
-                    key,
-                    ids_of(operation),
-                    getattr(operation, "limit", None) or 1,
-                    replaces=getattr(operation, "replaces", False),
-                    rates=getattr(operation, "rates", None),
-                )
+            loaded = self.load(key, Reads.of(operation))
             if reply := self._carry_out(key, operation, loaded):
                 return reply
 
@@ -306,7 +338,7 @@ class DocumentStore(ABC):
         return Times(self.load("").now, None)
 
     def inspect(self, key: str) -> Snapshot:
-        return snapshot(self.load(key, limit=NAMED))
+        return snapshot(self.load(key, Reads(limit=NAMED)))
 
     def inspect_all(self, keys: Sequence[str]) -> list[Snapshot]:
         return [self._look(key) for key in keys]

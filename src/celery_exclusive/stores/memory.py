@@ -22,17 +22,18 @@ from celery_exclusive.core.records import (
     Holder,
     Line,
     overdue,
-    reach,
     readable,
 )
-from celery_exclusive.core.room import NO_TERMS, Rates, Terms
+from celery_exclusive.core.room import NO_TERMS, Terms
 from celery_exclusive.seams.python import native
 from celery_exclusive.stores.base import TASKS_PER_PAGE, Capabilities, Cursor, KeyInLine, Page, Times
 from celery_exclusive.stores.document_store import (
     CLOCK_MARGIN,
+    NOTHING,
     Change,
     DocumentStore,
     Loaded,
+    Reads,
     living,
     page_of_line,
 )
@@ -52,6 +53,8 @@ class _Key:
     """The expiry and the id of each holder, in order."""
     entries: dict[str, Entry] = field(default_factory=dict)
     waiting: list[tuple[int, str]] = field(default_factory=list)
+    parts: dict[str, tuple[int, int]] = field(default_factory=dict)
+    """How many tasks of each part wait in line, and the last place that one of them got."""
     messages: dict[str, bytes] = field(default_factory=dict)
     tombstones: dict[str, tuple[int, str]] = field(default_factory=dict)
 
@@ -75,12 +78,19 @@ class _Key:
         self.drop(entry.id)
         self.entries[entry.id] = entry
         if entry.state == "waiting":
-            insort(self.waiting, (entry.seq, entry.id))
+            insort(self.waiting, entry.turn)
 
     def drop(self, id: str) -> None:
         entry = self.entries.pop(id, None)
         if entry and entry.state == "waiting":
-            del self.waiting[bisect_left(self.waiting, (entry.seq, id))]
+            del self.waiting[bisect_left(self.waiting, entry.turn)]
+
+    def count(self, parts: dict[str, tuple[int, int]]) -> None:
+        for part, (more, last) in parts.items():
+            waiting, before = self.parts.get(part, (0, 0))
+            self.parts[part] = waiting + more, max(before, last)
+            if waiting + more <= 0:
+                del self.parts[part]
 
     def is_over(self, now: int) -> bool:
         """Whether no lease lives, no task waits, and no terms count."""
@@ -127,16 +137,8 @@ class MemoryStore(DocumentStore):
         self.clock: Callable[[], int] = lambda: time.time_ns() // 1000
         self._memory = _memories.setdefault((url, prefix), _Memory())
 
-    def load(
-        self,
-        key: str,
-        ids: tuple[str, ...] = (),
-        limit: int = 1,
-        *,
-        replaces: bool = False,
-        rates: Rates | None = None,
-    ) -> Loaded:
-        memory, id = self._memory, next(iter(ids), "")
+    def load(self, key: str, reads: Reads = NOTHING) -> Loaded:
+        memory, ids, id = self._memory, reads.ids, reads.id
         with memory.lock:
             now = self.clock()  # a thread may have waited for the lock
             kept = memory.keys.get(key) or _Key(version=memory.version)
@@ -153,11 +155,11 @@ class MemoryStore(DocumentStore):
                 kept.queue,
                 kept.terms,
             )
-            count = reach(document, limit, ids, now, rates)
+            count = reads.reach(document, now)
             own = kept.entries.get(id)
             until, token = kept.tombstones.get(id, (0, ""))
             entries = kept.entries.values()
-            due, deadline = overdue(entries, now)
+            due, deadline = overdue(entries if reads.sweeps else (), now)
             behind = tuple(
                 entry
                 for holder in holders
@@ -173,9 +175,10 @@ class MemoryStore(DocumentStore):
                 others_behind=len(kept.entries) - len(kept.waiting) - len(aside) - len(behind),
                 overdue=due,
                 deadline=deadline,
-                last=tuple(kept.entries[id] for _, id in kept.waiting[-NAMED:]) if replaces else (),
+                last=tuple(kept.entries[id] for _, id in kept.waiting[-NAMED:]) if reads.replaces else (),
                 entry=own,
-                ahead=bisect_left(kept.waiting, (own.seq, id)) if own else len(kept.waiting),
+                ahead=bisect_left(kept.waiting, own.turn) if own else len(kept.waiting),
+                last_of_part=kept.parts.get(reads.part or "", (0, 0))[1],
                 tombstone=token if until > now else None,
             )
             return Loaded(kept.version, now, document, line, len(aside))
@@ -193,6 +196,7 @@ class MemoryStore(DocumentStore):
             kept.limit, kept.deadline = transition.document.limit, transition.document.deadline
             kept.due, kept.queue = transition.due, transition.document.queue
             kept.terms = transition.document.terms
+            kept.count(change.parts())
             changed, ended = change.leases
             for ended_id in ended:
                 kept.let_go(ended_id)

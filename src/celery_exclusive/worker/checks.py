@@ -78,7 +78,7 @@ def _waits(option: Option) -> bool:
 
 
 def _needs_room(option: Option) -> bool:
-    return isinstance(option, Exclusive) and bool(option.rates or option.cost != 1)
+    return isinstance(option, Exclusive) and bool(option.rates or option.cost != 1 or option.per)
 
 
 def _refuse_wait(store: Store, task_name: str, option: Option) -> None:
@@ -90,8 +90,8 @@ def _refuse_wait(store: Store, task_name: str, option: Option) -> None:
         )
     if _needs_room(option) and not store.capabilities.line:
         raise OptionError(
-            f"exclusive_store: {store.url} keeps no rate and no cost, and task {task_name} has {option!r}: "
-            "name a redis://, postgresql:// or sqlite:// URL"
+            f"exclusive_store: {store.url} keeps no rates, costs and parts, and task {task_name} has "
+            f"{option!r}: name a redis://, postgresql:// or sqlite:// URL"
         )
 
 

@@ -19,7 +19,7 @@ from celery_exclusive.messages.header import HEADER, Header, read_header, reject
 from celery_exclusive.messages.stored import Content, StoredMessage, content_of, queue_of
 from celery_exclusive.options.amounts import microseconds_until, no_longer_than, seconds_until
 from celery_exclusive.options.declared import Exclusive, UniqueOption
-from celery_exclusive.options.keys import cost_of, key_of
+from celery_exclusive.options.keys import key_of, share_of
 from celery_exclusive.seams.celery_request import as_dict
 from celery_exclusive.worker.queues import source
 
@@ -154,9 +154,9 @@ def read(delivered: Delivered, task: Any, request: dict[str, Any], args: Any, kw
     id, token = header.claim_id(delivered.id), delivered.token
     exclusive = unique = None  # a duplicate competes for no key
     if option and header.exclusive is not None and not header.duplicate_of:
-        cost = cost_of(task.name, task.run, option, args, kwargs)
-        ttl = services.ttl(option)
-        exclusive = Claim(header.exclusive, id, token, ttl, _most(option), cost, option.rates)
+        cost, part, weight = share_of(task.name, task.run, option, args, kwargs, headers)
+        room = _most(option), cost, option.rates
+        exclusive = Claim(header.exclusive, id, token, services.ttl(option), *room, part, weight)
     if header.unique and not header.duplicate_of:
         claim = Claim(header.unique[0], id, token, services.ttl(unique_option))
         queued_ttl = services.queued_ttl(unique_option)

@@ -90,7 +90,9 @@ def test_a_copy_that_waits_behind_its_own_dead_run_runs_when_that_run_has_expire
     assert store.admit(redelivered("second")).kind == "wait"
     store.wait(31)  # the worker of the first delivery is dead
     assert store.lock.reap() == ("a/1",)
-    assert store.admit(promoted("third", "x", redelivered=True)).kind == "wait"  # it may not know of the death
+    assert (
+        store.admit(promoted("third", "x", redelivered=True)).kind == "wait"
+    )  # it may not know of the death
     assert store.admit(promoted("fourth", "x")).kind == "run"
 
 

@@ -154,8 +154,9 @@ class Play:
 
     def _plan_sweep(self) -> None:
         due = self.key.last.due
-        if due is not None and (not self.sweep_at or due < self.sweep_at):
-            self.sweep_at = max(due, self.key.now + SECOND // 50)
+        at = None if due is None else max(due, self.key.now + SECOND // 50)
+        if at is not None and (not self.sweep_at or at < self.sweep_at):
+            self.sweep_at = at
             self.plan(self.sweep_at, "sweep", self.sweep_at)
 
     def _judge_rates(self) -> None:

@@ -11,7 +11,7 @@ from celery import Celery
 from celery_exclusive import Exclusive, OptionError, install, lock
 from celery_exclusive.core.records import SECOND
 from celery_exclusive.options.amounts import MOST
-from celery_exclusive.options.keys import cost_of
+from celery_exclusive.options.keys import share_of
 from celery_exclusive.options.values import option_of_call
 from celery_exclusive.publishing.call_options import pop_call_options
 
@@ -68,7 +68,7 @@ def body(key: str, units: int = 3) -> None: ...
 
 def test_a_cost_is_a_number_an_argument_or_a_function() -> None:
     def cost(cost: Any) -> int:
-        return cost_of("t", body, Exclusive("key", limit=9, cost=cost), ("a",), {})
+        return share_of("t", body, Exclusive("key", limit=9, cost=cost), ("a",), {}).cost
 
     assert cost(2) == 2
     assert cost("units") == 3

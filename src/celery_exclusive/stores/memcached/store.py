@@ -24,7 +24,6 @@ from celery_exclusive.core.operations import (
     Restore,
 )
 from celery_exclusive.core.records import SECOND, Document, Holder, Line
-from celery_exclusive.core.room import Rates
 from celery_exclusive.errors import ExclusiveError, StoreRefused, StoreUnavailable, UnreadableKey
 from celery_exclusive.stores.base import (
     TASKS_PER_PAGE,
@@ -36,7 +35,7 @@ from celery_exclusive.stores.base import (
     Snapshot,
 )
 from celery_exclusive.stores.damaged import Damaged, check_holders, check_numbers
-from celery_exclusive.stores.document_store import Change, DocumentStore, Loaded, snapshot
+from celery_exclusive.stores.document_store import NOTHING, Change, DocumentStore, Loaded, Reads, snapshot
 from celery_exclusive.stores.memcached.client import Answer, Client
 from celery_exclusive.stores.text import to_bytes, to_text
 
@@ -92,16 +91,8 @@ class MemcachedStore(DocumentStore):
             return reply
         return replace(reply, answer=replace(answer, by=_as_asked(answer.by)))
 
-    def load(  # without a line
-        self,
-        key: str,
-        ids: tuple[str, ...] = (),
-        limit: int = 1,  # noqa: ARG002
-        *,
-        replaces: bool = False,  # noqa: ARG002
-        rates: Rates | None = None,  # noqa: ARG002
-    ) -> Loaded:
-        names = self._lock(key), self._tombstone(key, next(iter(ids), ""))
+    def load(self, key: str, reads: Reads = NOTHING) -> Loaded:  # without a line
+        names = self._lock(key), self._tombstone(key, reads.id)
         clock, found = self._read(*(b"mg %b v c" % name for name in names))
         return _loaded(key, clock, *found)
 

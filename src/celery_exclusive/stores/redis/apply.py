@@ -166,9 +166,11 @@ def _entry(state: State, id: bytes, place: bytes, record: bytes, deadline: bytes
     fields = record.split(b" ", 6) if record else [b"0", b"0", place]
     *numbers, newer = [*fields, *(b"0", b"0", b"1", b"")[len(fields) - 3 :]]
     until, offers, seq, deaths, flags, cost = map(int, numbers)
-    over = to_text(newer) if flags & _IS_OVER else None
+    over, part = (to_text(newer), "") if flags & _IS_OVER else (None, to_text(newer))
     ends, gives_up = int(deadline or NEVER), bool(flags & _GIVES_UP)
-    return Entry(to_text(id), seq, until, offers, state, deaths, ends, gives_up, over=over, cost=cost)
+    return Entry(
+        to_text(id), seq, until, offers, state, deaths, ends, gives_up, over=over, cost=cost, part=part
+    )
 
 
 def shorten(problem: str) -> str:

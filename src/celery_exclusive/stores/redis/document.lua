@@ -4,12 +4,13 @@
 --   l:<key>    HASH "" -> "limit holders minexp maxexp waiting aside behind[ deadline][ queue]", behind the lines
 --              of its terms: see room.lua; id -> "expiry fence may_have_copies phase[:cost] token"
 --   x:<key>    ZSET id -> expiry, of the leases of a key with more than NAMED holders
---   q:<key>    ZSET id -> seq, of the tasks that wait in line
+--   q:<key>    ZSET id -> seq, of the tasks that wait in line, or their place between parts
 --   a:<key>    ZSET id -> offer_until, of the tasks aside
 --   b:<key>    ZSET id -> seq, of the copies that stand behind their own run
---   o:<key>    HASH id -> "offer_until offers seq[ deaths[ flags[ cost[ newer]]]]", of the tasks that need it
+--   o:<key>    HASH id -> "offer_until offers seq[ deaths[ flags[ cost[ newer or part]]]]", of the tasks that need it
 --   e:<key>    ZSET id -> deadline, of the tasks that wait and whose messages expire
 --   m:<key>    HASH id -> message
+--   p:<key>    HASH part -> "waiting last": how many of its tasks are in line, and the last place that one got
 --   t:<n>:<key>:<id>   "until token" of a tombstone; n is the length of the key
 --   due        ZSET key -> when the reaper must look at it, of keys with a line; may be early, never late;
 --              2^53 - 1 if it need not

@@ -5,6 +5,8 @@ local SWEEP_AGAIN = 1000000
 local OFFERS_IN_LINE = 8
 local OFFERS_ASIDE = 64
 local OVER = 'over '
+local A_START = 64000
+local AT_ONCE = 64
 local AT_BROKER = 1
 local KEEPS_PLACE = 2
 
@@ -13,6 +15,7 @@ local function head()
   for _, entry in ipairs(order) do
     if entry.state == WAITING and not entry.left then found[#found + 1] = entry end
   end
+  if parts.reached > 0 then table.sort(found, is_before) end -- one that joins may stand before others
   return found
 end
 
@@ -101,7 +104,7 @@ local function count(entry, difference)
   if entry.state == BEHIND then behind = behind + difference end
   if entry.state == WAITING then
     waiting = waiting + difference
-    if not own or entry.seq < own.seq then ahead = ahead + difference end
+    if not own or is_before(entry, own) then ahead = ahead + difference end
   end
 end
 
@@ -117,6 +120,7 @@ end
 local function put(entry, state, offer_until, offers)
   if entry.state then count(entry, -1) end
   entry.state, entry.offer_until, entry.offers, entry.changed = state, offer_until, offers, true
+  if state ~= WAITING then entry.place = nil end
   count(entry, 1)
   if state == BEHIND then
     do_not_wake(entry.id)
@@ -151,12 +155,36 @@ local function drop(holder)
   holder_count = holder_count - 1
 end
 
--- Puts a copy at the end of the line, or at its old place.
-local function join_line(entry, offer_until)
-  if entry.offers < KEEPS_PLACE then
-    if entry.id == op.id then ahead = waiting end
-    entry.seq = next_number()
+-- The place in line of the next task of a part, whose last one has this place.
+function parts.place_behind(last, cost, weight)
+  if parts.reached == 0 then parts.reached = next_number() end
+  local base, start = math.max(parts.reached, last), A_START * cost / weight
+  local place = (math.floor(base / AT_ONCE) + math.floor(start / AT_ONCE)) * AT_ONCE
+  return math.min(place + math.min(waiting, AT_ONCE - 1), NEVER - 1)
+end
+
+-- How many wait before an entry that joins, of a line that was not read so far all.
+function parts.before(entry)
+  local before, others = 0, head()
+  for _, other in ipairs(others) do
+    if is_before(other, entry) then before = before + 1 end
   end
+  return before == #others and waiting or before
+end
+
+-- A task that joins a line with parts stands behind each message that was offered.
+function parts.note_reached(entry)
+  if parts.reached > 0 then parts.reached = math.max(parts.reached, entry.place or entry.seq) end
+end
+
+-- Puts a copy at the end of the line, or at its old place. One of a part stands 2, 4, 8 starts behind what offers have
+-- reached, after its first, second, third death.
+local function join_line(entry, offer_until)
+  local has_parts = entry.part ~= '' or parts.reached > 0
+  local keeps_place = entry.offers >= KEEPS_PLACE and not has_parts
+  if not keeps_place then entry.seq = next_number() end
+  if has_parts then entry.place = parts.place_behind(0, 2 ^ math.min(entry.deaths, 20), 1) end
+  if entry.id == op.id and not keeps_place then ahead = parts.before(entry) end
   put(entry, WAITING, offer_until, entry.offers % 2)
 end
 
@@ -166,7 +194,7 @@ local function end_run(id)
   drop(id)
   if copy and copy.state == BEHIND then
     join_line(copy, copy.offers % 2 == AT_BROKER and now + first_offer or 0)
-    sort_by_seq(order)
+    table.sort(order, is_before)
   end
 end
 
@@ -190,7 +218,7 @@ local function end_expired()
       has_more = true
     end
   end
-  if has_more then sort_by_seq(order) end
+  if has_more then table.sort(order, is_before) end
 end
 
 -- Notes the queue of the operation's message, which is about to join the line.
@@ -222,6 +250,7 @@ local function offer_in_line()
     else
       if entry.offer_until <= now then
         offer(entry, now + math.min(2 ^ entry.offers, LONGEST_OFFER) * first_offer)
+        parts.note_reached(entry)
       end
       free, slots = left, slots - 1
     end
@@ -271,7 +300,7 @@ end
 local function end_wait(entry, newer)
   local offers = entry.over and entry.offers + 1 or 1
   put(entry, ASIDE, NEVER, offers)
-  entry.gives_up, entry.replaceable, entry.over = false, false, newer
+  entry.gives_up, entry.replaceable, entry.over, entry.part = false, false, newer, ''
   local at = now + 2 ^ (offers - 1) * first_offer
   entry.deadline = at < NEVER and at
   deadline = math.min(deadline, at)

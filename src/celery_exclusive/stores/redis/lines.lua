@@ -26,7 +26,9 @@ for i = 1, #flat, 2 do
   is_damaged = has_unreadable and redis.call('HMGET', base .. 'unreadable', key)[1] ~= false
   local waiting, aside, age = size(base .. 'q:' .. key), size(base .. 'a:' .. key), 0
   if waiting > 0 then
-    age = math.max(now - redis.call('ZRANGE', base .. 'q:' .. key, 0, 0, 'WITHSCORES')[2], 0)
+    local first = redis.call('ZRANGE', base .. 'q:' .. key, 0, 0, 'WITHSCORES')
+    local record = redis.pcall('HMGET', base .. 'o:' .. key, first[1])
+    age = math.max(now - (string.match(record[1] or '', '^%d+ %d+ (%d+)') or first[2]), 0)
   end
   found[count + 1], found[count + 2], found[count + 3] = key, waiting, aside
   found[count + 4], found[count + 5] = tonumber(flat[i + 1]) <= now and 1 or 0, age

@@ -11,7 +11,7 @@ local unread, unread_expiry     -- how many leases were not read; when the first
 local unread_extra              -- the units that these hold beyond one each
 local had_terms                 -- whether the key had terms before this step
 local others_behind             -- how many entries behind their runs were not read
-local entries, order            -- by id; by seq
+local entries, order            -- by id; as they stand in line
 local WAITING, ASIDE, BEHIND = 'q:', 'a:', 'b:'
 local GIVES_UP, REPLACEABLE, IS_OVER = 1, 2, 4 -- flags of a record
 local OFFERED_AT_ONCE = 100
@@ -22,14 +22,16 @@ local wake, stepped_aside       -- ids
 local abandoned                 -- ids of messages that no worker has accepted in as many offers as a line allows
 local is_offered_at_once        -- whether a message that joined the line got an offer
 
-local function sort_by_seq(list)
-  table.sort(list, function(one, other) return one.seq < other.seq end)
+-- Whether an entry stands in line before another one.
+local function is_before(one, other)
+  local place, next_place = one.place or one.seq, other.place or other.seq
+  return place < next_place or place == next_place and one.id < other.id
 end
 
 local function add_entries(kind, flat)
   for i = 1, #flat, 2 do
-    local entry = {id = flat[i], seq = tonumber(flat[i + 1]), offer_until = 0, offers = 0, deaths = 0, cost = 1, was = kind}
-    entry.state = kind
+    local entry = {id = flat[i], seq = tonumber(flat[i + 1]), offer_until = 0, offers = 0, deaths = 0, cost = 1, part = ''}
+    entry.was, entry.state, entry.place = kind, kind, kind == WAITING and entry.seq or nil
     entries[entry.id] = entry
     order[#order + 1] = entry
   end
@@ -71,16 +73,25 @@ local function load_overdue()
   end
 end
 
+local function may_start()
+  local units = OFFERED_AT_ONCE
+  for _, rate in ipairs(rates) do
+    if rate.units > 0 then units = math.min(units, free_units(rate)) end
+  end
+  return units
+end
+
 -- How many entries in line, and aside, the step may have to read.
 local function reach_of(asked)
-  local slots = math.max(asked, limit, override and override.limit or 0)
+  local slots, units = math.max(asked, limit, override and override.limit or 0), may_start()
   if op.id then slots = slots - lasting end
-  if not op.rates then -- else the operation may bring larger ones
-    for _, rate in ipairs(rates) do
-      if rate.units > 0 then slots = math.min(slots, math.max(free_units(rate), NAMED / 2)) end
-    end
+  if verb == 'acquire' or verb == 'enqueue' or verb == 'restore' then -- it brings its own rates
+    local before = rates
+    set_rates(op.rates)
+    units, rates = math.max(units, may_start()), before
   end
-  return 2 * math.max(math.min(slots, OFFERED_AT_ONCE), 1) + 2
+  slots = math.min(slots, math.max(units, NAMED / 2), OFFERED_AT_ONCE)
+  return 2 * math.max(slots, 1) + 2
 end
 
 local function load_line(asked)
@@ -124,14 +135,21 @@ local function load_line(asked)
       entry.deaths, entry.cost, entry.has_record = tonumber(deaths) or 0, tonumber(cost) or 1, true
       flags = tonumber(flags) or 0
       entry.gives_up, entry.replaceable = flags % 2 == GIVES_UP, flags % 4 >= REPLACEABLE
-      if flags >= IS_OVER then entry.over = newer end
+      if flags >= IS_OVER then entry.over = newer else entry.part = newer end
     end
+  end
+  for _, entry in ipairs(order) do
+    if entry.place == entry.seq then entry.place = nil end
+    entry.was_part, entry.had_place = entry.part, entry.place
+  end
+  if parts.reached > 0 then
+    parts.last = tonumber(string.match(redis.call('HMGET', base .. 'p:' .. key, op.part)[1] or '', '^%-?%d+ (%d+)$'))
   end
   local own = entries[op.id]
   if own and own.state ~= WAITING then
     ahead = redis.call('ZCOUNT', base .. WAITING .. key, '-inf', '(' .. whole(own.seq))
   end
-  sort_by_seq(order)
+  table.sort(order, is_before)
 end
 
 -- Counts the line anew, for a sweep: others may have deleted it, or a part. A message without a place gets one.
@@ -149,12 +167,12 @@ local function recount()
       if not has_place then redis.call('ZADD', base .. WAITING .. key, whole(next_number()), id) end
     end
   end
-  if waiting + aside == 0 then redis.call('DEL', base .. 'e:' .. key) end
+  if waiting + aside == 0 then redis.call('DEL', base .. 'e:' .. key, base .. 'p:' .. key) end
 end
 
 local function load(asked)
   holders, dead, entries, order, wake, stepped_aside, abandoned = {}, {}, {}, {}, {}, {}, {}
-  overdue, last, was_read, ahead, others_behind = {}, {}, {}, 0, 0
+  overdue, last, was_read, ahead, others_behind, parts.last = {}, {}, {}, 0, 0, 0
   local text = meta_text
   meta_text = nil -- a sweep loads more keys
   if text == nil then text = redis.call('HMGET', leases, '')[1] end

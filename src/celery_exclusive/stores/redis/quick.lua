@@ -12,7 +12,7 @@
 local refused_by = nil -- how many holders
 local meta_text -- what the key's hash has at '', false without one
 
-local is_plain = not (op.cost or op.rates) -- of one unit, and a key without rates
+local is_plain = not (op.cost or op.rates or op.part) -- of one unit, and a key without rates and parts
 
 if verb == 'acquire' or verb == 'acquire_alone' or verb == 'release' then
   local key, id, token = ARGV[3], op.id, op.token

@@ -2,7 +2,7 @@
 -- read keys.
 --
 -- The terms of a key are lines of text: "rate units period first last units first last units ...",
--- "limit limit until since by\treason", "opens t", "extra n". A room is a list: of each limit the units that are
+-- "limit limit until since by\treason", "opens t", "extra n", "reached place". A room is a list: of each limit the units that are
 -- free, and all of them.
 
 local GRAINS = 32
@@ -10,6 +10,7 @@ local KEPT = 31536000000000
 
 local rates, override, opens_at -- rates: a list of {units, period, log}, a log being a flat list of its grains
 local extra_units               -- the units that leases hold beyond one each
+local parts = {}                -- of the line: the place that its offers have reached, and the last of the operation's part
 
 -- What a task leaves of the room; nil if it finds none. A task dearer than a limit needs all of it.
 local function take(room, cost)
@@ -107,6 +108,7 @@ local function terms_text()
   end
   if opens_at > 0 then lines[#lines + 1] = 'opens ' .. whole(opens_at) .. '\n' end
   if extra_units > 0 then lines[#lines + 1] = 'extra ' .. whole(extra_units) .. '\n' end
+  if parts.reached > 0 then lines[#lines + 1] = 'reached ' .. whole(parts.reached) .. '\n' end
   return table.concat(lines)
 end
 
@@ -124,6 +126,8 @@ local function read_term(line)
     opens_at = number > now and number or 0
   elseif name == 'extra' then
     extra_units = number
+  elseif name == 'reached' then
+    parts.reached = number
   else
     error('MALFORMED lock: ' .. line)
   end
@@ -131,7 +135,7 @@ end
 
 -- Reads what counts now of the terms before a document; returns the document.
 local function read_terms(text)
-  rates, override, opens_at, extra_units = {}, nil, 0, 0
+  rates, override, opens_at, extra_units, parts.reached = {}, nil, 0, 0, 0
   local at = 1
   while true do
     local line, behind = string.match(text, '^(%a[^\n]*)\n()', at)

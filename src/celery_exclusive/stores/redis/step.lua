@@ -3,7 +3,7 @@
 local verbs = {} -- a script has at most 200 locals
 
 local function add_entry(seq)
-  local entry = {id = op.id, seq = seq, deaths = 0, cost = op.cost}
+  local entry = {id = op.id, seq = seq, deaths = 0, cost = op.cost, part = op.part}
   entries[op.id] = entry
   order[#order + 1] = entry
   return entry
@@ -28,6 +28,13 @@ local function deadline_of(entry)
   return op.expires_in and now + math.max(tonumber(op.expires_in), soonest) or false
 end
 
+-- Gives an entry that joins the line its place, if its key has parts.
+function parts.in_part(entry)
+  if op.part == '' and parts.reached == 0 then return end
+  entry.part, entry.place = op.part, parts.place_behind(parts.last or 0, op.cost, op.weight)
+  ahead = parts.before(entry)
+end
+
 -- The entry of a message that joins the line. Messages that it replaces wait no longer.
 local function new_entry()
   if op.replaces then replace_waiting() end
@@ -35,6 +42,7 @@ local function new_entry()
   local gives_up = op.gives_up_in and now + tonumber(op.gives_up_in)
   entry.gives_up, entry.replaceable = gives_up and gives_up < (expires or NEVER), op.replaces
   set_deadline(entry, entry.gives_up and gives_up or expires)
+  parts.in_part(entry)
   return entry
 end
 
@@ -158,6 +166,7 @@ function verbs.acquire()
     if entry and not entry.gives_up then set_deadline(entry, deadline_of(entry)) end
     note_queue()
     entry = entry or new_entry()
+    if entry.state == ASIDE then parts.in_part(entry) end
     entry.cost = op.cost
     put(entry, WAITING, 0, 0)
     shorten_offers()
@@ -220,6 +229,7 @@ function verbs.enqueue()
     if not is_offered_at_once then shorten_offers() end
     entry = new_entry()
     put(entry, WAITING, is_offered_at_once and now + PUBLISHED_OFFER or 0, is_offered_at_once and PUBLISHED or 0)
+    if is_offered_at_once then parts.note_reached(entry) end
   elseif entry.offers == PUBLISHED then -- its publisher may send it again
     put(entry, WAITING, entry.offer_until, PUBLISHED + 1)
   end

@@ -57,27 +57,58 @@ local function store_entry(entry)
     redis.call('HDEL', base .. 'm:' .. key, entry.id)
   elseif entry.state == ASIDE then
     redis.call('ZADD', base .. ASIDE .. key, whole(entry.offer_until), entry.id)
-  elseif entry.was ~= entry.state then
-    redis.call('ZADD', base .. entry.state .. key, whole(entry.seq), entry.id)
+  elseif entry.was ~= entry.state or entry.place ~= entry.had_place then
+    redis.call('ZADD', base .. entry.state .. key, whole(entry.place or entry.seq), entry.id)
   end
   local flags = (entry.gives_up and GIVES_UP or 0) + (entry.replaceable and REPLACEABLE or 0) + (entry.over and IS_OVER or 0)
-  if not entry.left and entry.offers + entry.offer_until + entry.deaths + flags + entry.cost > 1 then
+  local is_of_part = entry.part ~= '' or entry.place
+  if not entry.left and (is_of_part or entry.offers + entry.offer_until + entry.deaths + flags + entry.cost > 1) then
     local text = string.format('%.0f %.0f %.0f', entry.offer_until, entry.offers, entry.seq)
-    local has_cost = entry.cost ~= 1 or entry.over
+    local has_cost = entry.cost ~= 1 or entry.over or entry.part ~= ''
     if entry.deaths + flags > 0 or has_cost then text = text .. ' ' .. entry.deaths end
     if flags > 0 or has_cost then text = text .. ' ' .. flags end
     if has_cost then text = text .. ' ' .. whole(entry.cost) end
-    if entry.over then text = text .. ' ' .. entry.over end
+    if entry.over or entry.part ~= '' then text = text .. ' ' .. (entry.over or entry.part) end
     redis.call('HSET', base .. 'o:' .. key, entry.id, text)
   elseif entry.has_record then
     redis.call('HDEL', base .. 'o:' .. key, entry.id)
   end
 end
 
+-- Counts the tasks of each part in line.
+local function store_parts()
+  local changes, name = {}, base .. 'p:' .. key
+  local function add(part, more, last)
+    local change = changes[part] or {0, 0}
+    changes[part] = {change[1] + more, math.max(change[2], last)}
+  end
+  for _, entry in ipairs(order) do
+    local place = not entry.left and entry.place
+    if entry.had_place and entry.had_place ~= place then add(entry.was_part, -1, 0) end
+    if place and entry.had_place ~= place then add(entry.part, 1, place) end
+  end
+  for part, change in pairs(changes) do
+    local count, before = string.match(redis.call('HMGET', name, part)[1] or '0 0', '^(%-?%d+) (%d+)$')
+    count = count + change[1]
+    if count > 0 then
+      redis.call('HSET', name, part, count .. ' ' .. whole(math.max(before, change[2])))
+    else
+      redis.call('HDEL', name, part)
+    end
+  end
+end
+
 local function store()
+  local had_parts = parts.reached > 0
+  if waiting == 0 then parts.reached = 0 end
   store_leases()
   for _, entry in ipairs(order) do
     if entry.changed or entry.left then store_entry(entry) end
+  end
+  if parts.reached > 0 then
+    store_parts()
+  elseif had_parts then
+    redis.call('DEL', base .. 'p:' .. key)
   end
   if kept then redis.call('HSET', base .. 'm:' .. key, op.id, kept) end
   if new_tombstone then

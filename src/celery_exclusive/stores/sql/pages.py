@@ -7,7 +7,8 @@ from typing import Any, Final
 
 from celery_exclusive.core.key_state import waiting
 from celery_exclusive.stores.base import Cursor, Page, Place, page_of
-from celery_exclusive.stores.damaged import check_numbers, check_type
+from celery_exclusive.stores.damaged import check_type
+from celery_exclusive.stores.document_store import cursor_of
 from celery_exclusive.stores.sql import rows
 from celery_exclusive.stores.text import to_bytes
 
@@ -37,11 +38,10 @@ def page(found: Iterable[Sequence[Any]], count: int, now: int) -> Page:
 
 
 def _task(*row: Any, now: int) -> tuple[Cursor, Place]:
-    *fields, place, message = row
+    *fields, message = row
     entry = rows.entry(*fields)
-    check_numbers(place)
     check_type(bytes, message)
-    return Cursor(entry.state == "aside", place, entry.id), Place(waiting(entry, now), message)
+    return cursor_of(entry), Place(waiting(entry, now), message)
 
 
 def _order(task: tuple[Cursor, Place]) -> tuple[bool, int, bytes]:

@@ -90,16 +90,21 @@ def check_lock(version: Any, ends: Any) -> None:
 
 
 def entry(id: bytes, *row: Any) -> Entry:
-    *fields, flags, newer, cost = row
+    *fields, flags, newer, cost, part, place = row
     check_type(bytes, id)  # SQLite keeps a text where bytes belong
     check_numbers(flags)
     if newer is not None:
         check_type(bytes, newer)
     over = None if newer is None else to_text(newer)
     gives_up, replaceable = bool(flags & _GIVES_UP), bool(flags & _REPLACEABLE)
+    check_type(bytes, part)
     entry = Entry(to_text(id), *fields)
-    entry = replace(entry, gives_up=gives_up, replaceable=replaceable, over=over, cost=cost)
-    check_numbers(entry.seq, entry.offer_until, entry.deaths, entry.deadline)
+    entry = replace(
+        entry, gives_up=gives_up, replaceable=replaceable, over=over, cost=cost, part=to_text(part)
+    )
+    if entry.state == "waiting" and place != entry.seq:
+        entry = replace(entry, place=place)
+    check_numbers(entry.seq, entry.offer_until, entry.deaths, entry.deadline, place)
     check_within(0, entry.offers, _MOST_OFFERS)
     check_within(1, entry.cost, NEVER)
     check_one_of(_STATES, entry.state)
@@ -110,8 +115,9 @@ def fields_of(entry: Entry) -> tuple[bytes | int | str | None, ...]:
     """Return the fields of an entry that follow its id."""
     flags = _GIVES_UP * entry.gives_up + _REPLACEABLE * entry.replaceable
     newer = None if entry.over is None else to_bytes(entry.over)
-    place = entry.seq, entry.offer_until, entry.offers, entry.state
-    return *place, entry.deaths, entry.deadline, flags, newer, entry.cost
+    place = entry.offer_until if entry.state == "aside" else entry.turn[0]
+    fields = entry.seq, entry.offer_until, entry.offers, entry.state, entry.deaths, entry.deadline
+    return *fields, flags, newer, entry.cost, to_bytes(entry.part), place
 
 
 def holder(

@@ -124,36 +124,46 @@ OVERDUE = f"{EACH_ENTRY} AND deadline < ? ORDER BY deadline, id LIMIT ?"
 """namespace, key, NEVER, count. Rows have the fields of an `Entry`, of the messages that expire first."""
 
 _PARTS_OF_PAGE = "SELECT * FROM (PART) AS in_line", "SELECT * FROM (PART) AS are_aside"
-_PART_OF_PAGE = f"""{EACH_ENTRY.replace(chr(10), ", place, message ", 1)}
+_PART_OF_PAGE = f"""{EACH_ENTRY.replace(chr(10), ", message ", 1)}
     AND state = ? AND +place > 0 AND place >= ? AND (place > ? OR id > ?) ORDER BY place, id LIMIT ?"""
 PAGE = " UNION ALL ".join(_PARTS_OF_PAGE).replace("PART", _PART_OF_PAGE)
-"""Twice: namespace, key, state, place, place again, id, count. Rows: an `Entry`, its place, its message."""
+"""Twice: namespace, key, state, place, place again, id, count. Rows: an `Entry`, its message."""
 
 ANY_ENTRY = "SELECT 1 FROM exclusive2_line WHERE namespace = ? LIMIT 1"
 PLACES = "SELECT key, id FROM exclusive2_line WHERE namespace = ? AND state <> 'behind'"
 
 BEFORE = """SELECT count(*) FROM (
     SELECT 1 FROM exclusive2_line
-    WHERE namespace = ? AND key = ? AND state = 'waiting' AND +place > 0 AND place < ?
+    WHERE namespace = ? AND key = ? AND state = 'waiting' AND +place > 0 AND place <= ?
+        AND (place < ? OR id < ?)
     ORDER BY place, id LIMIT ?
 ) AS counted"""
-"""namespace, key, seq, the most that are counted."""
+"""namespace, key, place, place again, id, the most that are counted."""
 
 MESSAGES = "SELECT id, message FROM exclusive2_line WHERE namespace = ? AND key = ? AND id IN (?)"
 """namespace, key, ids."""
 
-_COLUMNS = (*ENTRY, "place", "message", "namespace", "key", "id")
+_COLUMNS = (*ENTRY, "message", "namespace", "key", "id")
 INSERT_ENTRY = f"""INSERT INTO exclusive2_line ({", ".join(_COLUMNS)})
 VALUES ({", ".join("?" * len(_COLUMNS))})"""
-"""The fields of an `Entry`, place, message, namespace, key, id."""
+"""The fields of an `Entry`, message, namespace, key, id."""
 
 CHANGE_ENTRY = f"""UPDATE exclusive2_line
-SET {", ".join(f"{column} = ?" for column in ENTRY)}, place = ?, message = coalesce(?, message)
+SET {", ".join(f"{column} = ?" for column in ENTRY)}, message = coalesce(?, message)
 WHERE namespace = ? AND key = ? AND id = ?"""
 """The same as of INSERT_ENTRY. Without a message it keeps the one that it has."""
 
 DELETE_ENTRY = "DELETE FROM exclusive2_line WHERE namespace = ? AND key = ? AND id = ?"
 DELETE_LINE = "DELETE FROM exclusive2_line WHERE namespace = ? AND key = ?"
+
+LAST_OF_PART = "SELECT last FROM exclusive2_part WHERE namespace = ? AND key = ? AND part = ?"
+INSERT_PART = "INSERT INTO exclusive2_part (waiting, last, namespace, key, part) VALUES (?, ?, ?, ?, ?)"
+COUNT_PART = """UPDATE exclusive2_part
+SET waiting = waiting + ?, last = CASE WHEN last < ? THEN ? ELSE last END
+WHERE namespace = ? AND key = ? AND part = ?"""
+"""how many more, the new place, that again, namespace, key, part."""
+DELETE_PART = "DELETE FROM exclusive2_part WHERE namespace = ? AND key = ? AND part = ? AND waiting <= 0"
+DELETE_PARTS = "DELETE FROM exclusive2_part WHERE namespace = ? AND key = ?"
 
 INSERT_TOMBSTONE = """INSERT INTO exclusive2_tombstone (namespace, key, id, until, token)
 VALUES (?, ?, ?, ?, ?)"""
@@ -184,11 +194,13 @@ DOCUMENTS_OF_TASK = (
     "SELECT key, document FROM exclusive2_lock WHERE namespace = ? AND document LIKE ? ESCAPE '!'"
 )
 LINES = """SELECT key, waiting, aside, due, (
-    SELECT min(place) FROM exclusive2_line
+    SELECT seq FROM exclusive2_line
     WHERE namespace = exclusive2_lock.namespace AND key = exclusive2_lock.key AND state = 'waiting'
         AND +place > 0
+    ORDER BY place, id LIMIT 1
 ) FROM exclusive2_lock WHERE namespace = ? AND ends IS NULL"""
-"""namespace; of each key with entries its counts, when it is due, and the place of its first in line."""
+"""namespace; of each key with entries its counts, when it is due, and since when its first in line waits."""
+DELETE_KEY = (DELETE_LINE, DELETE_PARTS, DELETE_HOLDERS, DELETE_LOCK)
 USED_KEYS = "SELECT key FROM exclusive2_lock WHERE namespace = ? AND (ends IS NULL OR ends > 0)"
 
 

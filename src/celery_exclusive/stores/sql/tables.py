@@ -37,15 +37,22 @@ TABLES = {
     "exclusive2_line": """(
         namespace {name} NOT NULL, key {name} NOT NULL, id {id} NOT NULL,
         seq BIGINT NOT NULL, offer_until BIGINT NOT NULL, offers INTEGER NOT NULL, state {word} NOT NULL,
-        place BIGINT NOT NULL,  -- orders them: offer_until aside, else seq
+        place BIGINT NOT NULL,  -- orders them: offer_until aside, else seq, or its place between parts
         deaths INTEGER NOT NULL,  -- how many of its runs were recovered
         deadline BIGINT NOT NULL,  -- when its message expires while it waits; 2**53 - 1: never
         flags INTEGER NOT NULL,  -- 1: it gives up at its deadline; 2: a newer message replaces it
         newer {id},  -- its wait is over, by its deadline (empty) or for this id
         cost BIGINT NOT NULL,  -- the units that its run will hold
+        part {name} NOT NULL,
         message {bytes} NOT NULL,
         PRIMARY KEY (namespace, key, id){indexes}
     )""",
+    "exclusive2_part": """(  -- the parts of lines whose tasks start in turn
+        namespace {name} NOT NULL, key {name} NOT NULL, part {name} NOT NULL,
+        waiting INTEGER NOT NULL,  -- how many of its tasks are in line
+        last BIGINT NOT NULL,  -- the last place that one of these got
+        PRIMARY KEY (namespace, key, part)
+    ){small}""",
     "exclusive2_tombstone": """(
         namespace {name} NOT NULL, key {name} NOT NULL, id {id} NOT NULL, until BIGINT NOT NULL,
         token {bytes} NOT NULL,  -- of the delivery that finished; without a key, the record of a worker
@@ -53,7 +60,19 @@ TABLES = {
     ){small}""",
 }
 """The rows of these tables are small and kept in the index, so a write touches one place fewer."""
-ENTRY = ("seq", "offer_until", "offers", "state", "deaths", "deadline", "flags", "newer", "cost")
+ENTRY = (
+    "seq",
+    "offer_until",
+    "offers",
+    "state",
+    "deaths",
+    "deadline",
+    "flags",
+    "newer",
+    "cost",
+    "part",
+    "place",
+)
 """The columns of a line that have the fields of an `Entry`, without its id."""
 INDEXES = {
     "exclusive2_lock": ("exclusive2_lock_due", "namespace, due", ""),

@@ -12,13 +12,20 @@ from typing import Any, Protocol
 from celery_exclusive.core import claim, records
 from celery_exclusive.core.operations import Acquire, Applied, Enqueue, Operation, Owner, Renew
 from celery_exclusive.core.records import NEVER, Document, Entry, Holder, Line, State
-from celery_exclusive.core.room import Rates
 from celery_exclusive.core.step import step
 from celery_exclusive.errors import StoreUnavailable, UnreadableKey
 from celery_exclusive.stores import base
 from celery_exclusive.stores.base import Reply
-from celery_exclusive.stores.damaged import Damaged, check_within
-from celery_exclusive.stores.document_store import CLOCK_MARGIN, Change, DocumentStore, Loaded, living
+from celery_exclusive.stores.damaged import Damaged, check_numbers, check_within
+from celery_exclusive.stores.document_store import (
+    CLOCK_MARGIN,
+    NOTHING,
+    Change,
+    DocumentStore,
+    Loaded,
+    Reads,
+    living,
+)
 from celery_exclusive.stores.sql import pages, rows, statements
 from celery_exclusive.stores.sql.rows import Found, Space
 from celery_exclusive.stores.text import to_bytes, to_text
@@ -84,30 +91,22 @@ class Transaction(DocumentStore):
         finally:
             self._needs_place = True
 
-    def load(
-        self,
-        key: str,
-        ids: tuple[str, ...] = (),
-        limit: int = 1,
-        *,
-        replaces: bool = False,
-        rates: Rates | None = None,
-        sweeps: bool = False,
-    ) -> Loaded:
-        id = next(iter(ids), "")
+    def load(self, key: str, reads: Reads = NOTHING) -> Loaded:
+        name = self.namespace, to_bytes(key)
         try:
-            loaded = self._loaded(key, ids, limit, rates, self._find(key, id), sweeps=sweeps)
-            line = self._with_overdue(key, loaded) if sweeps else self._with_own(key, id, limit, loaded.line)
-            if replaces and line.waiting:
-                name = (self.namespace, to_bytes(key), records.NAMED)
-                last = [rows.entry(*row) for row in self._all(statements.LAST, *name)]
+            loaded = self._loaded(key, reads, self._find(key, reads.id))
+            add = self._with_overdue if reads.sweeps else self._with_own
+            line = add(key, reads, loaded)
+            if reads.replaces and line.waiting:
+                last = [rows.entry(*row) for row in self._all(statements.LAST, *name, records.NAMED)]
                 line = replace(line, last=tuple(reversed(last)))
+            if reads.part is not None and loaded.document.terms.reached:
+                for (place,) in self._all(statements.LAST_OF_PART, *name, to_bytes(reads.part)):
+                    check_numbers(place)
+                    line = replace(line, last_of_part=place)
         except Damaged as error:
             raise UnreadableKey(key, str(error), self.url) from error
         return replace(loaded, line=line)
-
-    def load_to_sweep(self, key: str) -> Loaded:
-        return self.load(key, sweeps=True)
 
     def _find(self, key: str, id: str) -> Found:
         name = to_bytes(key)
@@ -119,16 +118,7 @@ class Transaction(DocumentStore):
         found.check()
         return found
 
-    def _loaded(
-        self,
-        key: str,
-        ids: tuple[str, ...],
-        limit: int,
-        rates: Rates | None,
-        found: Found,
-        *,
-        sweeps: bool,
-    ) -> Loaded:
+    def _loaded(self, key: str, reads: Reads, found: Found) -> Loaded:
         tombstone = (
             to_text(found.token) if found.token is not None and (found.until or 0) > self.now else None
         )
@@ -137,25 +127,25 @@ class Transaction(DocumentStore):
         document = rows.read_document(found.document, found.last_fence, found.epoch)
         is_many, last = document.unread > 0, 0
         if is_many:
-            document = self._with_holders(key, ids, document, sweeps=sweeps)
+            document = self._with_holders(key, reads, document)
             last = NEVER if document.terms.last(self.now) else found.ends or NEVER
         if found.ends is not None:
             return Loaded(found.version, self.now, document, Line(tombstone=tombstone), last=last)
-        count = records.reach(document, limit, ids, self.now, rates)
-        head, waiting = self._part(key, "waiting", found.waiting, count, sweeps=sweeps)
-        aside, all_aside = self._part(key, "aside", found.aside, count, sweeps=sweeps)
+        count = reads.reach(document, self.now)
+        head, waiting = self._part(key, "waiting", found.waiting, count, sweeps=reads.sweeps)
+        aside, all_aside = self._part(key, "aside", found.aside, count, sweeps=reads.sweeps)
         if is_many:
-            behind, all_behind = self._behind(key, ids, document, found.behind, sweeps=sweeps)
+            behind, all_behind = self._behind(key, reads, document, found.behind)
         else:
-            behind, all_behind = self._part(key, "behind", found.behind, _ALL, sweeps=sweeps)
+            behind, all_behind = self._part(key, "behind", found.behind, _ALL, sweeps=reads.sweeps)
         others = all_behind - len(behind)
         line = Line(waiting, head, aside, behind, others, ahead=waiting, tombstone=tombstone)
         return Loaded(found.version, self.now, document, line, all_aside, found.due, last)
 
-    def _with_holders(self, key: str, ids: tuple[str, ...], document: Document, *, sweeps: bool) -> Document:
+    def _with_holders(self, key: str, reads: Reads, document: Document) -> Document:
         """Read the holders that a step reads."""
-        name, own = (self.namespace, to_bytes(key)), tuple(map(to_bytes, ids or ("",)))
-        held = self._one(statements.HOLDER_COUNT, *name)[0] if sweeps else document.unread
+        name, own = (self.namespace, to_bytes(key)), tuple(map(to_bytes, reads.ids or ("",)))
+        held = self._one(statements.HOLDER_COUNT, *name)[0] if reads.sweeps else document.unread
         statement = statements.repeated(statements.HOLDERS, len(own))
 
         def read(after: int, count: int) -> set[Holder]:
@@ -165,20 +155,20 @@ class Transaction(DocumentStore):
         first = read(0, records.NAMED + 2)
         if any(one.expiry <= self.now for one in first):
             first |= read(0, records.ENDED_AT_ONCE) | read(self.now, records.NAMED + 2)
-        holders, unread, unread_expiry = records.readable(first, held, ids, self.now)
+        holders, unread, unread_expiry = records.readable(first, held, reads.ids, self.now)
         if unread and unread_expiry == NEVER:  # another program has deleted rows
             held = self._one(statements.HOLDER_COUNT, *name)[0]
-            holders, unread, unread_expiry = records.readable(first, held, ids, self.now)
+            holders, unread, unread_expiry = records.readable(first, held, reads.ids, self.now)
         return replace(document, holders=holders, unread=unread, unread_expiry=unread_expiry)
 
     def _behind(
-        self, key: str, ids: tuple[str, ...], document: Document, counted: int, *, sweeps: bool
+        self, key: str, reads: Reads, document: Document, counted: int
     ) -> tuple[tuple[Entry, ...], int]:
         """Read the entries behind the runs of the operation's ids and of expired leases, and count all."""
         name = (self.namespace, to_bytes(key))
-        if sweeps:
+        if reads.sweeps:
             counted = self._one(statements.LINE_COUNT, *name, "behind")[0]
-        of = [to_bytes(one.id) for one in document.holders if one.expiry <= self.now or one.id in ids]
+        of = [to_bytes(one.id) for one in document.holders if one.expiry <= self.now or one.id in reads.ids]
         if not (counted and of):
             return (), counted
         found = self._all(statements.repeated(statements.THESE_ENTRIES, len(of)), *name, *of)
@@ -201,7 +191,7 @@ class Transaction(DocumentStore):
             return part, len(part)
         return part, self._one(statements.LINE_COUNT, *name)[0] if sweeps else counted
 
-    def _with_overdue(self, key: str, loaded: Loaded) -> Line:
+    def _with_overdue(self, key: str, _: Reads, loaded: Loaded) -> Line:
         """Add the entries that a sweep recalls, and the time at which the next message expires."""
         if loaded.document.deadline > self.now:  # to look would read the whole line
             return replace(loaded.line, deadline=loaded.document.deadline)
@@ -210,8 +200,9 @@ class Transaction(DocumentStore):
         due, deadline = records.overdue(first, self.now)
         return replace(loaded.line, overdue=due, deadline=deadline)
 
-    def _with_own(self, key: str, id: str, limit: int, line: Line) -> Line:
+    def _with_own(self, key: str, reads: Reads, loaded: Loaded) -> Line:
         """Add the entry of the operation's id, and its place in line if the step asks for that."""
+        id, line = reads.id, loaded.line
         for place, entry in enumerate(line.head):
             if entry.id == id:
                 return replace(line, entry=entry, ahead=place)
@@ -220,7 +211,8 @@ class Transaction(DocumentStore):
             for row in self._all(statements.repeated(statements.THESE_ENTRIES, 1), *name, to_bytes(id)):
                 line = replace(line, entry=(entry := rows.entry(*row)))
                 if self._needs_place:
-                    (before,) = self._one(statements.BEFORE, *name, entry.seq, limit + _COUNTED)
+                    place, most = entry.turn[0], reads.limit + _COUNTED
+                    (before,) = self._one(statements.BEFORE, *name, place, place, to_bytes(id), most)
                     line = replace(line, ahead=before)
         return line
 
@@ -263,13 +255,25 @@ class Transaction(DocumentStore):
     def _swap_line(self, key: str, change: Change) -> None:
         known = change.known
         for entry in change.transition.entries:
-            place = entry.offer_until if entry.state == "aside" else entry.seq
             message = change.message if entry.id == change.id else None
-            values = (*rows.fields_of(entry), place, message)
+            values = (*rows.fields_of(entry), message)
             statement = statements.CHANGE_ENTRY if entry.id in known else statements.INSERT_ENTRY
             self.cursor.execute(statement, (*values, self.namespace, to_bytes(key), to_bytes(entry.id)))
         for id in change.transition.removed:
             self.cursor.execute(statements.DELETE_ENTRY, (self.namespace, to_bytes(key), to_bytes(id)))
+        if change.transition.document.terms.reached:
+            self._count_parts(key, change.parts())
+        elif change.loaded.document.terms.reached:
+            self.cursor.execute(statements.DELETE_PARTS, (self.namespace, to_bytes(key)))
+
+    def _count_parts(self, key: str, parts: dict[str, tuple[int, int]]) -> None:
+        for part, (more, last) in parts.items():
+            name = self.namespace, to_bytes(key), to_bytes(part)
+            self.cursor.execute(statements.COUNT_PART, (more, last, last, *name))
+            if more > 0 and not self.cursor.rowcount:
+                self.cursor.execute(statements.INSERT_PART, (more, last, *name))
+            elif more < 0:
+                self.cursor.execute(statements.DELETE_PART, name)
 
     def _with_unread(self, key: str, change: Change) -> Document:
         """Return the new document with the leases that the step has not read."""
@@ -469,7 +473,7 @@ class Transaction(DocumentStore):
         self.cursor.execute(
             statements.RAISE_FENCE, (max(space.fence, self.now), space.reaped, self.namespace)
         )
-        for statement in (statements.DELETE_LINE, statements.DELETE_HOLDERS, statements.DELETE_LOCK):
+        for statement in statements.DELETE_KEY:
             self.cursor.execute(statement, (self.namespace, to_bytes(key)))
 
     def line(self, key: str, after: base.Cursor | None = None, count: int = base.TASKS_PER_PAGE) -> base.Page:

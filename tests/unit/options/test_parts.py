@@ -1,0 +1,109 @@
+"""The parts of a key's tasks, as `per=` names them, and their weights."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from celery_exclusive import Exclusive, OptionError
+from celery_exclusive.core.room import Share
+from celery_exclusive.options.keys import check, share_of
+
+pytestmark = pytest.mark.promise(
+    "`per=` takes the name of a parameter, a template, a function, or an `Exclusive` with a weight, and a "
+    "wrong one is refused where it is declared, with the fix",
+)
+
+
+def body(tenant_id: object, plan: object = 1) -> None: ...
+
+
+def declared(**options: Any) -> Exclusive:
+    return Exclusive(**{"key": "api", "limit": 25, **options})
+
+
+def share(option: Exclusive, *args: object) -> Share:
+    check("t", body, option)
+    return share_of("t", body, option, args, {})
+
+
+def plan_of(tenant_id: str, plan: object) -> Any:
+    return plan
+
+
+@pytest.mark.parametrize(
+    ("per", "expected"),
+    [
+        (None, Share()),
+        ("tenant_id", Share(1, "acme")),
+        ("{tenant_id}/{plan}", Share(1, "acme/3")),
+        (lambda tenant_id, _: tenant_id.upper(), Share(1, "ACME")),
+        (Exclusive("tenant_id"), Share(1, "acme")),
+        (Exclusive(("tenant_id", "plan")), Share(1, "acme:3")),
+        (Exclusive("tenant_id", weight="plan"), Share(1, "acme", 3)),
+        (Exclusive("tenant_id", weight=plan_of), Share(1, "acme", 3)),
+        (Exclusive(key="{tenant_id}", weight=7), Share(1, "acme", 7)),
+    ],
+)
+def test_a_call_belongs_to_the_part_that_its_arguments_name(per: Any, expected: Share) -> None:
+    assert share(declared(per=per), "acme", 3) == expected
+
+
+def test_an_attribute_names_a_part_and_a_long_text_is_cut() -> None:
+    assert share(declared(per="{tenant_id.pk}"), SimpleNamespace(pk=17)).part == "17"
+    long, other = (share(declared(per="tenant_id"), "x" * 999 + end).part for end in "ab")
+    assert len(long) == 200
+    assert long != other
+
+
+@pytest.mark.parametrize(
+    ("option", "problem"),
+    [
+        ({"per": "tenant"}, "there is no parameter 'tenant' .*did you mean 'tenant_id'"),
+        ({"per": Exclusive("tenant_id", weight="plam")}, "there is no parameter 'plam'"),
+        ({"per": "one part"}, "per='one part' is one part for all calls"),
+        ({"per": 3}, "per=3 must be the name of a parameter, a template"),
+        ({"per": ""}, "per='' must be the name"),
+        ({"per": Exclusive()}, "must name parameters or have a key="),
+        ({"per": Exclusive("*")}, "must name parameters or have a key="),
+        ({"per": Exclusive("tenant_id", limit=4)}, "may have a weight=, and nothing else"),
+        ({"per": "tenant_id", "on_conflict": "skip"}, "on_conflict='skip' keeps none"),
+        ({"per": "tenant_id", "on_conflict": "latest"}, "on_conflict='latest' keeps none"),
+        ({"per": "tenant_id", "order": "any"}, "order='any' keeps none"),
+        ({"per": "tenant_id", "limit": None}, "per= does nothing with limit=None"),
+        ({"per": lambda a: a}, "per= is called with the arguments of the task"),
+        ({"weight": 3}, r"write per=Exclusive\('tenant_id', weight=...\)"),
+        ({"weight": 0}, "weight=0 must be a whole number from 1 to 100"),
+        ({"weight": 101}, "weight=101 must be a whole number from 1 to 100"),
+        ({"tenant": "x"}, "is per= here"),
+    ],
+)
+def test_a_wrong_part_is_refused_where_it_is_declared(option: dict[str, Any], problem: str) -> None:
+    with pytest.raises(OptionError, match=problem):
+        check("t", body, declared(**option))
+
+
+@pytest.mark.parametrize(
+    ("per", "args", "problem"),
+    [
+        (Exclusive("tenant_id", weight="plan"), ("a", 0), "weight= is 0 for this call"),
+        (Exclusive("tenant_id", weight="plan"), ("a", "gold"), "weight= is 'gold' for this call"),
+        (Exclusive("tenant_id", weight=plan_of), ("a", True), "weight= is True for this call"),
+        ("tenant_id", ({},), "argument tenant_id"),
+        (lambda *_: None, ("a",), "per= returned a NoneType"),
+        (lambda *_: 1 // 0, ("a",), "per= raised ZeroDivisionError"),
+    ],
+)
+def test_a_call_whose_part_cannot_be_made_is_refused(per: Any, args: tuple[Any, ...], problem: str) -> None:
+    with pytest.raises(OptionError, match=problem):
+        share(declared(per=per), *args)
+
+
+def test_a_call_may_name_other_parts_and_no_other_function() -> None:
+    option = declared(per="tenant_id")
+    assert option.replace(per="plan").values["per"] == "plan"
+    assert repr(declared(per=Exclusive("tenant_id", weight=2))) == (
+        "Exclusive(key='api', limit=25, per=Exclusive('tenant_id', weight=2))"
+    )
