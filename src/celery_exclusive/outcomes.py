@@ -60,10 +60,16 @@ def released(subject: Subject, held_s: float) -> None:
     _tell(subject, "released", holder_id=subject.task_id, held_s=held_s)
 
 
-def parked(subject: Subject, position: int, by: Sequence[Owner], others: int) -> None:
-    """Log that the store has the message. A copy behind its own run is no outcome: the task runs."""
+def parked(
+    subject: Subject, position: int, by: Sequence[Owner], others: int, *, in_parts: bool = False
+) -> None:
+    """Log that the store has the message. A copy behind its own run is no outcome: the task runs.
+
+    `in_parts`: the position is the last that it may have.
+    """
     if position:
-        where, extra = f"number {position} in line", _tell(subject, "waited", "in_line", by, place=position)
+        where = f"among the first {position} in line" if in_parts else f"number {position} in line"
+        extra = _tell(subject, "waited", "in_line", by, place=position)
     else:
         where, extra = "behind its own run", _fields(subject, "running", by)
     logger.info("%s parked: %s for lock %s %s", subject, where, subject.lock, held(by, others), extra=extra)

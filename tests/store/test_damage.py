@@ -5,6 +5,7 @@ from __future__ import annotations
 import sqlite3
 from collections.abc import Callable
 from contextlib import closing
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +17,7 @@ from celery_exclusive.errors import StoreUnavailable, UnreadableKey
 from celery_exclusive.stores.base import open_store
 from tests.servers import RedisServer
 from tests.store.conftest import Database
-from tests.store.operations import LIFE
+from tests.store.operations import LIFE, give, take
 
 START = 1_800_000_000 * SECOND
 KEYS = ("bad", "one", "two")
@@ -194,3 +195,25 @@ def test_damage_that_all_keys_share_is_not_reported_as_damage_of_one(
         store.apply("other" if name == "fence" else "k", again)
     assert not isinstance(raised.value, UnreadableKey)
     store.close()
+
+
+@pytest.mark.proves("damaged lock")
+@pytest.mark.parametrize("record", ["rubbish", "1", "1.0 5", "2 99999999999999999999999"])
+def test_an_odd_count_of_a_part_in_redis_loses_no_task(
+    redis_server: RedisServer, redis_url: str, record: str
+) -> None:
+    with closing(open_store(redis_url)) as store, redis_server.client() as client:
+        store.apply("key", take("a"))
+        store.apply("key", replace(take("b"), part="acme"))
+        client.hset("cx2:{0}:p:key", "acme", record)
+        assert isinstance(store.apply("key", replace(take("c"), part="acme")).answer, Parked)
+        places = store.line("key").places
+        assert [(it.waiting.id, it.waiting.part, it.message) for it in places] == [
+            ("b", "acme", b"message"),
+            ("c", "acme", b"message"),
+        ]
+        for id in "abc":
+            wakes = store.apply("key", give(id)).wake
+            for wake in wakes:
+                store.apply("key", replace(take(wake.id), promoted=wake.epoch))
+        assert not client.exists("cx2:{0}:p:key")

@@ -91,6 +91,8 @@ class KeyState:
         self.queue = document.queue
         self.terms = document.terms.at(now)
         self.reached = self.terms.reached
+        self.rejoined = dict[str, int]()
+        """The places of copies that have joined the line again in this step, the last one of each part."""
         of_others = self.terms.extra - sum(lease.cost - 1 for lease in document.holders)
         self.unread_extra = max(of_others, 0) if self.unread else 0
         self.entries = {
@@ -169,7 +171,8 @@ class KeyState:
         seq = entry.seq if keeps_place else self.next_number()
         moved = entry.moved(seq=seq, offer_until=offer_until, offers=int(entry.is_copy_at_broker))
         if entry.part or self.reached:
-            moved = replace(moved, place=self.place_behind(0, 2 ** min(entry.deaths, 20)))
+            place = self.place_behind(self.rejoined.get(entry.part, 0), 2 ** min(entry.deaths, 20))
+            moved, self.rejoined[entry.part] = replace(moved, place=place), place
         if entry.id == self.id and not keeps_place:
             self.ahead = self.before(moved)
         self.put(moved)
@@ -186,7 +189,7 @@ class KeyState:
 
     def before(self, entry: Entry) -> int:
         """Return how many wait before an entry that joins, of a line that was not read so far all."""
-        head = self.head()
+        head = [other for other in self.head() if other.id != entry.id]
         count = sum(other.turn < entry.turn for other in head)
         return self.waiting if count == len(head) else count
 

@@ -18,12 +18,22 @@ KEPT = 365 * 86_400_000_000
 
 A_START = 64_000
 """How far a part's next task stands behind its last one in line: for each unit, at weight 1."""
+LARGEST = 1_000
+"""The most units that a task counts between parts. One of a larger limit counts in thousandths of that."""
+NO_LIMIT = 1_000_000_000
+"""The limit of a key without one."""
 AT_ONCE = 64
 """The tasks of other parts that join behind the same place in the order in which they come."""
 Room = tuple[tuple[int, int], ...]
 """Of each limit the units that are free, and all of them."""
 Rates = tuple[tuple[int, int], ...]
 """Of each rate its units and its period."""
+
+
+def size(room: Room, cost: int) -> int:
+    """Return the units that a task counts between parts: of the largest limit, or thousandths of that."""
+    most = max((most for _, most in room if most < NO_LIMIT), default=1)
+    return max(min(cost, most) * LARGEST // most, 1) if most > LARGEST else min(cost, max(most, 1))
 
 
 class Share(NamedTuple):

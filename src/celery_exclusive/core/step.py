@@ -51,7 +51,7 @@ from celery_exclusive.core.records import (
     Line,
     Tombstone,
 )
-from celery_exclusive.core.room import Override, take
+from celery_exclusive.core.room import Override, size, take
 
 
 def step(
@@ -418,16 +418,16 @@ class _Step(CallSteps):
         return self._in_part(entry, op)
 
     def _again_in_line(self, entry: Entry, op: Acquire) -> Entry:
-        """Return the entry of a message that waits on, at its place, or at a new one if it was aside."""
+        """Return the entry of a message that waits on, at a new place if it was aside or has another part."""
         if not entry.gives_up:
             entry = replace(entry, deadline=self._deadline_of(op))
-        return self._in_part(entry, op) if entry.state == "aside" else entry
+        return self._in_part(entry, op) if entry.state == "aside" or entry.part != op.part else entry
 
     def _in_part(self, entry: Entry, op: Acquire | Enqueue) -> Entry:
         """Give an entry that joins the line its place, if its key has parts."""
         if not (op.part or self.reached):
             return entry
-        place = self.place_behind(self.line.last_of_part, op.cost, op.weight)
+        place = self.place_behind(self.line.last_of_part, size(self.room(), op.cost), op.weight)
         entry = replace(entry, part=op.part, place=place)
         self.ahead = self.before(entry)
         return entry

@@ -301,6 +301,11 @@ class Exclusive(Option):
                 f"per= is for tasks that wait in line in their order, and {given} keeps none. Leave one of "
                 "them out."
             )
+        if self.give_up_after is not None:
+            self.refuse(
+                "per= has no give_up_after=: a part whose tasks give up keeps their places, and would fall "
+                "behind all others. Leave one of them out."
+            )
         if self.limit is None and self.rate is None:
             self.refuse("per= does nothing with limit=None, where no task waits: add limit= or rate=.")
 

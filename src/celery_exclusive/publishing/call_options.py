@@ -84,7 +84,7 @@ def _values(name: str, option: Option, declared: Option | None) -> dict[str, Any
         if word != "key" and value is not functions.get(word):
             raise OptionError(
                 f"task {name}: {word}={shown(value)} is a function, which no message carries: give the call "
-                "a number, or the function to the task"
+                "a value, or the function to the task"
             )
     numbers = (word for word in functions if word != "key" and not callable(getattr(option, word, None)))
     return values | {word: getattr(option, word) for word in numbers if hasattr(option, word)}

@@ -25,7 +25,8 @@ def report(
     subject = subject_of(task, delivery, call, outcome.key, run)
     option = delivery.lock_option(outcome.key)
     if outcome.kind == "wait":
-        outcomes.parked(subject, outcome.position, outcome.by, outcome.others)
+        in_parts = option is not None and option.per is not None
+        outcomes.parked(subject, outcome.position, outcome.by, outcome.others, in_parts=in_parts)
         if option:
             warn_of_long_line(task.name, outcome.key, outcome.position)
     elif outcome.kind == "drop":

@@ -178,6 +178,10 @@ class Play:
             if joined != sorted(joined, key=self.called.__getitem__):
                 self.faults.append(f"{part} has joined as {joined}, and was called in another order")
 
+    def _size(self, *tasks: int) -> int:
+        """The units that these tasks count: one that is dearer than the limit takes all of it."""
+        return sum(min(self.costs[task], self.limit) for task in tasks)
+
     def _judge_shares(self) -> None:
         """Until a task is called, each other part has no more than its share, besides one first task.
 
@@ -187,11 +191,11 @@ class Play:
         """
         for task, (since, earlier) in self.joined.items() if "" not in self.weights else ():
             part, until = self.parts[task], self.called.get(task, 0)
-            own = sum(self.costs[it] for it in (*earlier, task))
+            own = self._size(*earlier, task)
             for other in self.weights.keys() - {part} if part not in self.died else ():
                 between = [it for it in self.called if since <= self.called[it] < until]
                 rest = [it for it in between if self.parts[it] == other][1:]
-                if sum(self.costs[it] for it in rest) * self.weights[part] > own * self.weights[other]:
+                if self._size(*rest) * self.weights[part] > own * self.weights[other]:
                     self.faults.append(f"{task} of {part}, after {earlier}, has waited for {rest} of {other}")
 
 
@@ -285,6 +289,18 @@ def test_a_weight_holds_in_a_long_line(weight: int) -> None:
     started = [_next(key) for _ in range(303)]
     first, second, _ = (number for number, part in enumerate(started) if part == "light")
     assert second - first - 1 == pytest.approx(weight, rel=0.05)
+
+
+@pytest.mark.promise("Of many runs that die together the others' parts wait for one at a time")
+def test_runs_that_die_together_come_again_in_turn_with_others() -> None:
+    key = Key(5)
+    for number in range(5):
+        key.acquire(f"x/{number}", part="x", at_once=True, recovers=True)
+    _join(key, "y", 10)
+    key.now += TTL
+    key.reap()
+    parts = [key.entries[id].part for id in key.in_line]
+    assert "".join(parts) == "yy" + "xyy" * 4 + "x"
 
 
 @pytest.mark.promise("A part that had nothing in line has neither more than its share for it later, nor less")

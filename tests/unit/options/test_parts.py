@@ -72,6 +72,7 @@ def test_an_attribute_names_a_part_and_a_long_text_is_cut() -> None:
         ({"per": "tenant_id", "on_conflict": "skip"}, "on_conflict='skip' keeps none"),
         ({"per": "tenant_id", "on_conflict": "latest"}, "on_conflict='latest' keeps none"),
         ({"per": "tenant_id", "order": "any"}, "order='any' keeps none"),
+        ({"per": "tenant_id", "give_up_after": 5}, "per= has no give_up_after="),
         ({"per": "tenant_id", "limit": None}, "per= does nothing with limit=None"),
         ({"per": lambda a: a}, "per= is called with the arguments of the task"),
         ({"weight": 3}, r"write per=Exclusive\('tenant_id', weight=...\)"),

@@ -5,8 +5,6 @@ local SWEEP_AGAIN = 1000000
 local OFFERS_IN_LINE = 8
 local OFFERS_ASIDE = 64
 local OVER = 'over '
-local A_START = 64000
-local AT_ONCE = 64
 local AT_BROKER = 1
 local KEEPS_PLACE = 2
 
@@ -158,18 +156,19 @@ end
 -- The place in line of the next task of a part, whose last one has this place.
 function parts.place_behind(last, cost, weight)
   if parts.reached == 0 then parts.reached = next_number() end
-  local base, start = math.max(parts.reached, last), A_START * cost / weight
-  local place = (math.floor(base / AT_ONCE) + math.floor(start / AT_ONCE)) * AT_ONCE
-  return math.min(place + math.min(waiting, AT_ONCE - 1), NEVER - 1)
+  local base, start = math.max(parts.reached, last), parts.A_START * cost / weight
+  local place = (math.floor(base / parts.AT_ONCE) + math.floor(start / parts.AT_ONCE)) * parts.AT_ONCE
+  return math.min(place + math.min(waiting, parts.AT_ONCE - 1), NEVER - 1)
 end
 
 -- How many wait before an entry that joins, of a line that was not read so far all.
 function parts.before(entry)
-  local before, others = 0, head()
-  for _, other in ipairs(others) do
-    if is_before(other, entry) then before = before + 1 end
+  local before, others = 0, 0
+  for _, other in ipairs(head()) do
+    if other.id ~= entry.id then others = others + 1 end
+    if other.id ~= entry.id and is_before(other, entry) then before = before + 1 end
   end
-  return before == #others and waiting or before
+  return before == others and waiting or before
 end
 
 -- A task that joins a line with parts stands behind each message that was offered.
@@ -183,7 +182,10 @@ local function join_line(entry, offer_until)
   local has_parts = entry.part ~= '' or parts.reached > 0
   local keeps_place = entry.offers >= KEEPS_PLACE and not has_parts
   if not keeps_place then entry.seq = next_number() end
-  if has_parts then entry.place = parts.place_behind(0, 2 ^ math.min(entry.deaths, 20), 1) end
+  if has_parts then
+    entry.place = parts.place_behind(parts.rejoined[entry.part] or 0, 2 ^ math.min(entry.deaths, 20), 1)
+    parts.rejoined[entry.part] = entry.place
+  end
   if entry.id == op.id and not keeps_place then ahead = parts.before(entry) end
   put(entry, WAITING, offer_until, entry.offers % 2)
 end

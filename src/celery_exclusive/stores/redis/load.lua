@@ -143,7 +143,8 @@ local function load_line(asked)
     entry.was_part, entry.had_place = entry.part, entry.place
   end
   if parts.reached > 0 then
-    parts.last = tonumber(string.match(redis.call('HMGET', base .. 'p:' .. key, op.part)[1] or '', '^%-?%d+ (%d+)$'))
+    local record = redis.call('HMGET', base .. 'p:' .. key, op.part)[1] or ''
+    parts.last = math.min(tonumber(string.match(record, '^%d+ (%d+)$')) or 0, NEVER)
   end
   local own = entries[op.id]
   if own and own.state ~= WAITING then
@@ -173,6 +174,7 @@ end
 local function load(asked)
   holders, dead, entries, order, wake, stepped_aside, abandoned = {}, {}, {}, {}, {}, {}, {}
   overdue, last, was_read, ahead, others_behind, parts.last = {}, {}, {}, 0, 0, 0
+  parts.rejoined = {} -- the places of copies that join the line again in this step, the last one of each part
   local text = meta_text
   meta_text = nil -- a sweep loads more keys
   if text == nil then text = redis.call('HMGET', leases, '')[1] end

@@ -10,7 +10,9 @@ local KEPT = 31536000000000
 
 local rates, override, opens_at -- rates: a list of {units, period, log}, a log being a flat list of its grains
 local extra_units               -- the units that leases hold beyond one each
-local parts = {}                -- of the line: the place that its offers have reached, and the last of the operation's part
+local parts = {                 -- of the line: the place that its offers have reached, and the last of the operation's part
+  A_START = 64000, AT_ONCE = 64, LARGEST = 1000, NO_LIMIT = 1000000000,
+}
 
 -- What a task leaves of the room; nil if it finds none. A task dearer than a limit needs all of it.
 local function take(room, cost)
@@ -21,6 +23,16 @@ local function take(room, cost)
     left[i], left[i + 1] = free, most
   end
   return left
+end
+
+-- The units that a task counts between parts: of the largest limit, or thousandths of that.
+function parts.size(room, cost)
+  local most = 1
+  for i = 2, #room, 2 do
+    if room[i] < parts.NO_LIMIT then most = math.max(most, room[i]) end
+  end
+  if most <= parts.LARGEST then return math.min(cost, most) end
+  return math.max(math.floor(math.min(cost, most) * parts.LARGEST / most), 1)
 end
 
 -- A rate without the starts that count no more; nil if that is none. A start in the future counts as one of now.

@@ -31,7 +31,7 @@ end
 -- Gives an entry that joins the line its place, if its key has parts.
 function parts.in_part(entry)
   if op.part == '' and parts.reached == 0 then return end
-  entry.part, entry.place = op.part, parts.place_behind(parts.last or 0, op.cost, op.weight)
+  entry.part, entry.place = op.part, parts.place_behind(parts.last, parts.size(room(), op.cost), op.weight)
   ahead = parts.before(entry)
 end
 
@@ -166,7 +166,7 @@ function verbs.acquire()
     if entry and not entry.gives_up then set_deadline(entry, deadline_of(entry)) end
     note_queue()
     entry = entry or new_entry()
-    if entry.state == ASIDE then parts.in_part(entry) end
+    if entry.state == ASIDE or entry.part ~= op.part then parts.in_part(entry) end
     entry.cost = op.cost
     put(entry, WAITING, 0, 0)
     shorten_offers()

@@ -88,10 +88,10 @@ local function store_parts()
     if place and entry.had_place ~= place then add(entry.part, 1, place) end
   end
   for part, change in pairs(changes) do
-    local count, before = string.match(redis.call('HMGET', name, part)[1] or '0 0', '^(%-?%d+) (%d+)$')
-    count = count + change[1]
+    local count, before = string.match(redis.call('HMGET', name, part)[1] or '', '^(%d+) (%d+)$')
+    count = (tonumber(count) or 0) + change[1]
     if count > 0 then
-      redis.call('HSET', name, part, count .. ' ' .. whole(math.max(before, change[2])))
+      redis.call('HSET', name, part, whole(count) .. ' ' .. whole(math.max(tonumber(before) or 0, change[2])))
     else
       redis.call('HDEL', name, part)
     end
