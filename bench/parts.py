@@ -58,6 +58,7 @@ def _share(worker: Worker, tally: Tally, tasks: int) -> tuple[list[float], float
     for number in range(tasks):
         worker.task.apply_async(("noisy", number, SECONDS), queue=queue)
     worker.consume(queue)
+    tally.wait_for_begin_of(10)
     lasts = tasks * SECONDS / LIMIT
     pauses = [chance.expovariate(QUIET / (0.7 * lasts)) for _ in range(QUIET)]
     sent = list[float]()

@@ -155,7 +155,7 @@ def test_a_dear_run_waits_for_its_units(lab: Lab) -> None:
     "A tenant that comes while another has many tasks waiting starts next but one, then both start in "
     "turn, and `why` names the place in the tenant's own line",
     figure="Redis and PostgreSQL",
-    broke="the place of a part was that of its arrival: red",
+    broke="places in the order of arrival: red",
 )
 def test_the_parts_of_a_key_start_their_tasks_in_turn(lab: Lab) -> None:
     lab.start_worker("w1", 4)
