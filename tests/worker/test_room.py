@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from celery_exclusive import LockHeld
+from celery_exclusive import LockHeld, locks
 from tests.worker.lab import Lab, command, eventually
 
 SECOND = 1_000_000
@@ -34,6 +34,12 @@ def paused(lab: Lab, key: str) -> str:
     done = command(lab, "locks", "pause", key, "--reason", "vendor is down")
     assert not done.returncode, done.stderr
     return done.stdout
+
+
+def wait_in_line(lab: Lab, sent: Any) -> None:
+    """Wait until a task is in line without an offer: one with an offer is there, too, for a moment."""
+    eventually(lambda: locks.why(sent.id, app=lab.app).key is not None, "its place in line")
+    assert locks.why(sent.id, app=lab.app).reason == "in_line"
 
 
 @pytest.mark.promise(
@@ -103,8 +109,8 @@ def test_a_limit_that_is_set_counts_until_it_is_reset(lab: Lab) -> None:
     lab.send("quick", "k", tag="one", hold=True)
     lab.journal.wait_for("start", tag="one")
     assert not command(lab, "locks", "limit", task.lock_state("k").key, "1", "--for", "2h").returncode
-    lab.send("quick", "k", tag="two", hold=True)
-    lab.wait_for_line(1, "quick", "k")
+    two = lab.send("quick", "k", tag="two", hold=True)
+    wait_in_line(lab, two)
     assert not command(lab, "locks", "limit", task.lock_state("k").key, "reset").returncode
     lab.journal.wait_for("start", tag="two")
     assert lab.journal.tags("end") == []
@@ -140,10 +146,8 @@ def test_a_dear_run_waits_for_its_units(lab: Lab) -> None:
     lab.start_worker("w1", 4)
     lab.send("heavy", "k", 3, tag="three", hold=True)
     lab.journal.wait_for("start", tag="three")
-    lab.send("heavy", "k", 2, tag="two", hold=True)
-    lab.wait_for_line(1, "heavy", "k", 1)
-    lab.send("heavy", "k", 1, tag="one", hold=True)
-    lab.wait_for_line(2, "heavy", "k", 1)
+    wait_in_line(lab, lab.send("heavy", "k", 2, tag="two", hold=True))
+    wait_in_line(lab, lab.send("heavy", "k", 1, tag="one", hold=True))
     assert lab.journal.tags() == ["three"]
     lab.open("three")
     lab.journal.wait_for("start", 3)
