@@ -100,7 +100,8 @@ class Setting:
     kills its worker each time, so often at most. `hangs`: it never ends, and all other messages expire.
     `crowded`: a step reads as little of the holders as of a key with many. `gives_up`: messages that wait in
     line give up. `replaces`: a newer message replaces the one that waits. `queues`: with 2, the first task is
-    in another queue than the others. `asleep`: no worker ever comes to that queue.
+    in another queue than the others. `asleep`: no worker ever comes to that queue. `dear`: the first task
+    costs two units, the others one.
     """
 
     name: str = field(compare=False)
@@ -127,6 +128,7 @@ class Setting:
     replaces: bool = False
     queues: int = 1
     asleep: bool = False
+    dear: bool = False
     offers_in_line: int = OFFERS_IN_LINE
     offers_aside: int = OFFERS_ASIDE
 
@@ -142,6 +144,7 @@ class Lease(NamedTuple):
     id: str
     waited: bool = False
     lapsed: bool = False
+    cost: int = 1
 
 
 class Place(NamedTuple):
@@ -161,6 +164,7 @@ class Place(NamedTuple):
     gives_up: bool = False
     replaceable: bool = False
     over: str | None = None
+    cost: int = 1
 
 
 class Store(NamedTuple):
@@ -314,14 +318,14 @@ class Model:
     def check(self, world: World) -> None:
         """Check what holds in every single world."""
         unexpired = {lease.id for lease in world.store.holders if not lease.lapsed}
-        if len(unexpired) > self.setting.limit:
+        if sum(lease.cost for lease in world.store.holders if not lease.lapsed) > self.setting.limit:
             raise Violation(f"more than {self.setting.limit} unexpired holders")
         held = {lease.id for lease in world.store.holders} if self.setting.outages else unexpired
         running = [slot for slot in world.slots if slot.phase == RUNNING and not slot.paused]
         for slot in running:
             if not (slot.owns and self._id(slot) in held):
                 raise Violation(f"{slot.message} runs without a lease, and nobody had let it lapse")
-        if len(running) > self.setting.limit:
+        if sum(self._cost(slot.message) for slot in running) > self.setting.limit:
             raise Violation(f"more than {self.setting.limit} bodies")
         in_line = [place for place in world.store.line if place.state == "waiting"]
         behind = in_line[max(self.setting.limit - len(world.store.holders), 0) :]
@@ -337,7 +341,13 @@ class Model:
         message, *later = world.unsent
         expires_in, terms = self._expires_in(message), self._terms(message)
         operation = Enqueue(
-            message, message.encode(), self.setting.limit, expires_in, queue=self._queue(message), **terms
+            message,
+            message.encode(),
+            self.setting.limit,
+            expires_in,
+            queue=self._queue(message),
+            cost=self._cost(message),
+            **terms,
         )
         store, answer, wakes = self._ask(world.store, operation, mine=False)
         copies = [(woken, PROMOTED) for woken in wakes]
@@ -646,8 +656,12 @@ class Model:
             order="published" if self.setting.ordered and self.protocol.keeps_places else None,
             expires_in=self._expires_in(slot.message),
             queue=self._queue(slot.message),
+            cost=self._cost(slot.message),
             **({} if slot.phase == REDELIVERED else self._terms(slot.message)),
         )
+
+    def _cost(self, message: str) -> int:
+        return 2 if self.setting.dear and message[0] == "a" else 1
 
     def _queue(self, message: str) -> str:
         is_other = self.setting.queues > 1 and message[0] != "a"
@@ -710,11 +724,12 @@ class Model:
                 e.gives_up,
                 e.replaceable,
                 e.over,
+                e.cost,
             )
             for e in sorted(entries.values(), key=lambda entry: entry.seq)
         ]
         leases = [
-            Lease(holder.id, holder.may_have_copies, holder.expiry <= NOW)
+            Lease(holder.id, holder.may_have_copies, holder.expiry <= NOW, holder.cost)
             for holder in sorted(
                 {*document.holders} - {*seen.holders} | {*transition.document.holders},
                 key=lambda holder: holder.fence,
@@ -780,6 +795,7 @@ def _load(store: Store, id: str, limit: int, *, mine: bool) -> tuple[Document, L
             NOW if lease.lapsed else LATER,
             fence,
             lease.waited,
+            cost=lease.cost,
         )
         for fence, lease in enumerate(store.holders, 1)
     )

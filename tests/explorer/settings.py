@@ -63,6 +63,8 @@ SETTINGS = (
     Setting("two queues: a crash, a slow queue", queues=2, crashes=1, slow=2),
     Setting("two queues: order, recover, a crash", queues=2, ordered=True, recovers=True, crashes=1, slow=1),
     Setting("two queues: give up, early ack", queues=2, gives_up=True, early=True, tasks=3, slow=1),
+    Setting("dear: three tasks, a crash", dear=True, limit=2, tasks=3, workers=3, crashes=1),
+    Setting("dear: order, recover, a crash", dear=True, limit=2, tasks=3, workers=3, ordered=True, crashes=1),
     Setting(
         "every head steps aside: a crash, a slow queue", offers_in_line=1, offers_aside=5, crashes=1, slow=1
     ),
@@ -193,6 +195,11 @@ def _ends_twice(document: Document, line: Line, operation: Operation, now: int) 
     return step(document, line, operation, now)
 
 
+def _no_cost(document: Document, line: Line, operation: Operation, now: int) -> Transition:
+    holders = tuple(replace(holder, cost=1) for holder in document.holders)
+    return step(replace(document, holders=holders), line, operation, now)
+
+
 def _no_limit(document: Document, line: Line, operation: Operation, now: int) -> Transition:
     if isinstance(operation, Acquire):
         operation = replace(operation, limit=operation.limit + 1)
@@ -278,4 +285,8 @@ CONTROLS = {
     "any token will do": (Setting("a lost connection", lost_acks=1), Protocol(_any_token)),
     "nobody is woken": (Setting("no fault at all"), Protocol(_no_offer)),
     "one too many": (Setting("no fault at all"), Protocol(_no_limit)),
+    "a lease holds one unit, whatever its run costs": (
+        Setting("dear", dear=True, limit=2, tasks=3, workers=3),
+        Protocol(_no_cost),
+    ),
 }
