@@ -14,8 +14,9 @@ from tests.worker.crashes.stack import Stack
 TRIES = 3
 """How often a case is tried until its process comes to the point: which child runs a task differs."""
 LEAST_REACHED = 0.5
-"""The part of the points that is reached at least. The tasks of a chord come to other children each time, and
-a child that gets one task has fewer points than one that got two when they were counted."""
+"""The part of the points that is reached at least, but of a single one. The tasks of a chord come to other
+children each time, and a child that gets one task has fewer points than one that got two when they were
+counted."""
 
 
 class Sweep:
@@ -58,7 +59,7 @@ class Sweep:
         _say(f"{how} {self.stack}: {self._reached} of {self._tried} points reached in {seconds:.0f} s")
         assert not self._faults, "\n".join(self._faults)
         assert self._tried or not self.point, f"no such point: {self.point}"
-        assert self._reached >= (1 if self.point else LEAST_REACHED * self._tried)
+        assert self._reached >= (1 if self.point else int(LEAST_REACHED * self._tried))
 
     def _points(self, scenario: Scenario) -> list[Point]:
         """Play the scenario without an end, to warm the lane and to count."""
