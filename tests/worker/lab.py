@@ -13,6 +13,7 @@ from collections.abc import Callable
 from contextlib import ExitStack, suppress
 from importlib import import_module
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
 import redis
@@ -173,16 +174,12 @@ def assert_renewed(remaining: Callable[[], float], renewals: int = 2) -> None:
 
 def command(lab: Lab, *words: str, **conf: Any) -> subprocess.CompletedProcess[str]:
     """Run `celery -A app WORDS` with the lab's app; `conf` are settings for it alone."""
-    return subprocess.run(
-        [sys.executable, "-m", "celery", "-A", lab.module, *words],
-        check=False,
-        env={**lab.environment, "LAB_CONF": json.dumps({**lab.conf, **conf})},
-        cwd=lab.folder,
-        stdin=subprocess.DEVNULL,
-        capture_output=True,
-        text=True,
-        timeout=200,
-    )
+    environment = {**lab.environment, "LAB_CONF": json.dumps({**lab.conf, **conf})}
+    with TemporaryDirectory() as folder:
+        said, errors = Path(folder, "said"), Path(folder, "errors")
+        process = start(["-A", lab.module, *words], environment, lab.folder, said, errors=errors)
+        code = process.wait(200)
+        return subprocess.CompletedProcess(words, code, said.read_text(), errors.read_text())
 
 
 def disconnect(app: Any) -> None:
@@ -208,20 +205,21 @@ def wait_until_gone(*pids: int) -> None:
 
 def start(
     words: list[str], environment: dict[str, str], folder: Path, log_path: Path, *, pool: str = "prefork",
-    is_fresh: bool = False, module: str = "celery.__main__",
+    is_fresh: bool = False, module: str = "celery.__main__", errors: Path | None = None,
 ) -> Child | subprocess.Popen[bytes]:  # fmt: skip
     """Start `celery WORDS`, or the `main` of another module.
 
-    `is_fresh`: in a process that has neither imported nor loaded anything.
+    `is_fresh`: in a process that has neither imported nor loaded anything. `errors`: a file for what it
+    writes to stderr, which else is in the log, too.
     """
     nursery = None if is_fresh else Nursery.for_environment(environment, pool)
     if nursery:
-        return nursery.start(words, environment, folder, log_path, module)
+        return nursery.start(words, environment, folder, log_path, module, errors)
     code = f"{DEATH_OF_PARENT}; from {module} import main; main()"
-    with log_path.open("ab") as log:
+    with log_path.open("ab") as log, (errors or log_path).open("ab") as error_log:
         return subprocess.Popen(
             [sys.executable, "-c", code, *words], env=environment, cwd=folder, stdin=subprocess.DEVNULL,
-            stdout=log, stderr=log, start_new_session=True,
+            stdout=log, stderr=error_log, start_new_session=True,
         )  # fmt: skip
 
 

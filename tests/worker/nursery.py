@@ -66,11 +66,22 @@ class Nursery(nursery.Nursery):
         super().__init__(command, cwd=REPOSITORY, env=common, start_new_session=True)
 
     def start(
-        self, words: list[str], environment: Mapping[str, str], folder: Path, log: Path, module: str
+        self,
+        words: list[str],
+        environment: Mapping[str, str],
+        folder: Path,
+        log: Path,
+        module: str = "celery.__main__",
+        errors: Path | None = None,
     ) -> Child:
-        """Start `celery WORDS` in this folder, or another module with a `main`."""
-        log.touch()
-        return Child(self, int(self.ask("start", words, dict(environment), str(folder), str(log), module)))
+        """Start `celery WORDS` in this folder, or another module with a `main`.
+
+        Its errors go to the log, too, or into a file of their own.
+        """
+        outputs = [str(log), str(errors or log)]
+        for output in outputs:
+            Path(output).touch()
+        return Child(self, int(self.ask("start", words, dict(environment), str(folder), outputs, module)))
 
 
 @dataclass
@@ -128,11 +139,13 @@ def _serve() -> str | None:
     return None
 
 
-def _become(words: list[str], environment: dict[str, str], folder: str, log: str, module: str) -> str:
+def _become(
+    words: list[str], environment: dict[str, str], folder: str, outputs: list[str], module: str
+) -> str:
     exec(DEATH_OF_PARENT)
     os.setsid()
-    output = os.open(log, os.O_WRONLY | os.O_APPEND)
-    for number, file in enumerate((os.open(os.devnull, os.O_RDONLY), output, output)):
+    files = [os.open(output, os.O_WRONLY | os.O_APPEND) for output in outputs]
+    for number, file in enumerate((os.open(os.devnull, os.O_RDONLY), *files)):
         os.dup2(file, number)
     os.environ.clear()
     os.environ.update(environment)
