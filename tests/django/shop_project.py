@@ -7,13 +7,15 @@ import os
 import re
 import subprocess
 import sys
+from functools import cache
 from pathlib import Path
 from typing import Any
 
 from tests.django.databases import sqlite
-from tests.worker.lab import REPOSITORY
+from tests.django.nursery import PATH, PROJECT, Nursery
 
-PROJECT = Path(__file__).parent / "shop"
+_nursery = cache(Nursery)
+"""Return the nursery of this test process."""
 
 
 class Shop:
@@ -31,7 +33,7 @@ class Shop:
         return {
             **os.environ,
             "DJANGO_SETTINGS_MODULE": "shop.settings",
-            "PYTHONPATH": os.pathsep.join(map(str, (PROJECT, REPOSITORY / "src", REPOSITORY))),
+            "PYTHONPATH": PATH,
             "SHOP": json.dumps(self.settings, default=str),
         }
 
@@ -42,9 +44,13 @@ class Shop:
         return done.stdout
 
     def run(self, *command: str, **environment: str) -> subprocess.CompletedProcess[str]:
+        """Run `python COMMAND` to its end; what it writes is in `stdout`."""
+        everything = {**self.environment, **environment}
+        if "PYTHONPATH" not in environment:
+            return _nursery().run(command, everything)
         return subprocess.run(
             [sys.executable, *command],
-            env={**self.environment, **environment},
+            env=everything,
             cwd=PROJECT,
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
