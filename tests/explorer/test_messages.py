@@ -12,6 +12,8 @@ from tests.explorer.messages.world import Setting
 
 pytestmark = pytest.mark.timeout(600)  # it computes, and a busy machine is no bug
 OF_MANY_STATES = {
+    "two keys: the store is away for long",
+    "give up: a retry",
     "recover: a killed child comes again",
     "two keys: a retry, the store is away for long",
     "two keys: a crash",

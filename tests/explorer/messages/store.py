@@ -90,6 +90,8 @@ class Key(NamedTuple):
         return [lease.id for lease in self.leases] or first
 
     def with_tokens(self, tokens: dict[int, int]) -> Key:
+        if not (self.leases or self.tombstones):
+            return self
         numbers = [*(lease.token for lease in self.leases), *(mark for _, mark in self.tombstones)]
         if all(isinstance(it, str) or it == NOBODY or tokens.get(it) == it for it in numbers):
             return self
@@ -129,11 +131,12 @@ class Store(NamedTuple):
         return tuple(
             name
             for name, key in zip(KEYS, self.keys, strict=True)
-            if token in [lease.token for lease in key.leases] or token in [mark for _, mark in key.tombstones]
+            if (key.leases and token in [lease.token for lease in key.leases])
+            or (key.tombstones and token in [mark for _, mark in key.tombstones])
         )
 
     def with_tokens(self, tokens: dict[int, int]) -> Store:
-        keys = tuple(key.with_tokens(tokens) for key in self.keys)
+        keys = tuple([key.with_tokens(tokens) for key in self.keys])
         return self if keys == self.keys else self._replace(keys=keys)
 
     def has_parked(self, id: str) -> bool:

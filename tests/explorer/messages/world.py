@@ -148,7 +148,9 @@ class Slot(NamedTuple):
         return given_up._replace(hand_over=self.hand_over, is_handed_over=self.is_handed_over)
 
     def with_tokens(self, tokens: dict[int, int]) -> Slot:
-        answers = tuple(_renamed(answer, tokens) for answer in self.answers)
+        answers = tuple([_renamed(answer, tokens) for answer in self.answers])
+        if tokens[self.token] == self.token and answers == self.answers:
+            return self
         return self._replace(token=tokens[self.token], answers=answers)
 
 
@@ -242,6 +244,7 @@ class Budget(NamedTuple):
 
 
 _NOTHING = Budget()
+_UNKNOWN = Fate(is_owed=False)
 
 
 @dataclass(frozen=True, slots=True)
@@ -296,7 +299,7 @@ class World(NamedTuple):
         return f"not all ends well any more (owed: {', '.join(self.owed) or 'nothing'})"
 
     def fate(self, id: str) -> Fate:
-        return dict(self.fates).get(id, Fate(is_owed=False))
+        return dict(self.fates).get(id, _UNKNOWN)
 
     def mark(self, id: str, **changes: bool) -> World:
         fates = {**dict(self.fates), id: self.fate(id)._replace(**changes)}
@@ -327,11 +330,13 @@ class World(NamedTuple):
         """Return this world in the common form of all equal worlds, with tokens counted anew."""
         slots = sorted(self.slots, key=lambda slot: _order(slot, self.store.keys_of(slot.token)))
         tokens = {slot.token: number for number, slot in enumerate(slots, 1)}
-        return self._replace(
-            store=self.store.with_tokens(tokens),
-            queue=tuple(sorted(self.queue, key=repr)),
-            slots=tuple(slot.with_tokens(tokens) for slot in slots),
-            callers=tuple(sorted(self.callers)),
+        return World(
+            self.store.with_tokens(tokens),
+            tuple(sorted(self.queue, key=repr)) if len(self.queue) > 1 else self.queue,
+            tuple([slot.with_tokens(tokens) for slot in slots]),
+            tuple(sorted(self.callers)),
+            self.fates,
+            self.budget,
         )
 
     def __str__(self) -> str:
