@@ -44,6 +44,7 @@ def test_the_wheel_has_the_version_of_the_project(commands: Path) -> None:
     "its commands prints what the page shows",
     broke="no Lua files in the wheel; no entry point of `locks`",
 )
+@pytest.mark.proves("tutorial")
 def test_the_commands_of_the_tutorial_print_what_it_shows_with_the_wheel_alone(
     commands: Path, redis_url: str, tmp_path: Path
 ) -> None:
