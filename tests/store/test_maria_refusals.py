@@ -20,6 +20,7 @@ from celery_exclusive.stores.sql.tables import TABLES
 from tests.maria import MariaServer
 from tests.store.refusals import refusal
 
+pytestmark = pytest.mark.xdist_group("maria-refusals")  # one server for all of them
 TAKE = Acquire("a", "token", 30 * SECOND)
 USERS = """CREATE USER clerk@'127.0.0.1'; GRANT USAGE ON *.* TO clerk@'127.0.0.1';
 CREATE USER guarded@'127.0.0.1' IDENTIFIED BY 'hunter2'; CREATE USER far@'10.0.0.1';

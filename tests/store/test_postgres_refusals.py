@@ -21,6 +21,7 @@ from tests.pgbouncer import PgBouncer
 from tests.postgres import PostgresServer
 from tests.store.refusals import refusal
 
+pytestmark = pytest.mark.xdist_group("postgres-refusals")  # one server for all of them
 TAKE = Acquire("a", "token", 30 * SECOND)
 ROLES = """CREATE ROLE clerk LOGIN; CREATE ROLE guarded LOGIN PASSWORD 'hunter2';
 CREATE ROLE rogue; CREATE ROLE dba"""
