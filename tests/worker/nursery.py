@@ -9,11 +9,11 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
-import time
 from collections.abc import Mapping
 from dataclasses import dataclass
 from importlib import import_module
 from pathlib import Path
+from select import select
 from typing import ClassVar
 
 from celery.app.backends import by_name
@@ -98,11 +98,14 @@ class Child:
         return self.returncode
 
     def wait(self, timeout: float) -> int:
-        deadline = time.monotonic() + timeout
-        while (code := self.poll()) is None:
-            if time.monotonic() > deadline:
-                raise subprocess.TimeoutExpired(f"worker {self.pid}", timeout)
-            time.sleep(0.01)
+        if self.poll() is None:
+            descriptor = os.pidfd_open(self.pid)
+            try:
+                select([descriptor], [], [], timeout)  # until it has ended
+            finally:
+                os.close(descriptor)
+        if (code := self.poll()) is None:
+            raise subprocess.TimeoutExpired(f"worker {self.pid}", timeout)
         return code
 
     def send_signal(self, number: int) -> None:
