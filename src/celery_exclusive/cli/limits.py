@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import re
+import sys
 from typing import Any
 
 import click
@@ -11,12 +11,10 @@ from celery.bin.base import CLIContext
 from celery_exclusive.cli.app import app_services
 from celery_exclusive.cli.commands import farewell
 from celery_exclusive.cli.listing import state_lines
+from celery_exclusive.errors import OptionError
 from celery_exclusive.operate import limiting
 from celery_exclusive.operate.states import key_state
-from celery_exclusive.options.amounts import LONGEST, MOST
 from celery_exclusive.services import Services
-
-_UNITS = {"s": 1, "m": 60, "h": 3600, "d": 86400}
 
 
 class _Time(click.ParamType):  # type: ignore[type-arg] # generic since click 8.3
@@ -25,11 +23,10 @@ class _Time(click.ParamType):  # type: ignore[type-arg] # generic since click 8.
     name = "TIME"
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> float:
-        form = re.fullmatch(r"(\d{1,9}(?:\.\d{1,6})?)([smhd]?)", value) if isinstance(value, str) else None
-        seconds = float(form[1]) * _UNITS.get(form[2], 1) if form else 0
-        if not 0 < seconds <= LONGEST:
-            self.fail(f"{value!r} is no time: write 30s, 5m, 2h or 1d", param, ctx)
-        return seconds
+        try:
+            return limiting.time_of(value)
+        except OptionError as error:
+            self.fail(str(error), param, ctx)
 
 
 class _Limit(click.ParamType):  # type: ignore[type-arg] # generic since click 8.3
@@ -40,11 +37,10 @@ class _Limit(click.ParamType):  # type: ignore[type-arg] # generic since click 8
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> int:
         if value == "reset":
             return -1
-        if not (isinstance(value, str) and value.isdecimal() and 1 <= int(value) <= MOST):
-            self.fail(
-                f"{value!r} is no number from 1 to {MOST}, and not `reset`. For 0: locks pause", param, ctx
-            )
-        return int(value)
+        try:
+            return limiting.limit_of(value)
+        except OptionError as error:
+            self.fail(f"{error}, and not `reset`. For 0: locks pause", param, ctx)
 
 
 _FOR = click.option("--for", "lasts", type=_Time(), help="Until this time is over, such as 30m or 2h.")
@@ -82,14 +78,20 @@ def limit(obj: CLIContext, key: str, number: int, lasts: float | None, reason: s
 @click.argument("key")
 @_FOR
 @_REASON
+@click.option("--yes", is_flag=True, help="Do not ask.")
 @click.pass_obj
-def pause(obj: CLIContext, key: str, lasts: float | None, reason: str) -> None:
+def pause(obj: CLIContext, /, *, key: str, lasts: float | None, reason: str, yes: bool) -> None:
     """Let no task of KEY start, in any worker, until `locks resume`, or until the time of --for is over.
 
     What runs, runs on. Calls wait in line, or are skipped or refused as their on_conflict= says. What gives
-    up or expires meanwhile does so.
+    up or expires meanwhile does so: this says how many of the tasks in line will, within two hours without
+    --for, and asks first at a terminal.
     """
     services, key = _meant(obj, key)
+    if ending := limiting.ending(services, key, lasts):
+        click.echo(ending)
+        if not yes and sys.stdin.isatty():
+            click.confirm("pause it all the same?", abort=True)
     limiting.set_limit(services, key, 0, lasts=lasts, reason=reason)
     _show(services, key)
 

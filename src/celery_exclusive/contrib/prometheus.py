@@ -68,6 +68,10 @@ _RATIO: Final = (
     "scanned_ratio",
     "Part of the keys whose states were read. Below 1 holders are estimates; 0: of a part of the keys.",
 )
+_PAUSED: Final = (
+    "paused_keys",
+    "Keys that an operator has paused, or that are held back, of those whose states were read.",
+)
 _OUTCOMES: Final = "outcomes", "Outcomes of tasks at their locks."
 _RARE: Final[tuple[Kind, ...]] = ("recovered", "lost", "unprotected", "given_up")
 """The outcomes of a task that begin at 0: else the first one were no increase for Prometheus."""
@@ -120,7 +124,7 @@ class LockCollector(Collector):
 
     def describe(self) -> list[GaugeMetricFamily]:
         """Return the metrics without values, so that a registry need not look at the store."""
-        names = (*_OF_STORE, _HOLDERS, *_OF_TASK.values())
+        names = (*_OF_STORE, _PAUSED, _HOLDERS, *_OF_TASK.values())
         return [GaugeMetricFamily(_PREFIX + name, text) for name, text in names]
 
     def collect(self) -> list[GaugeMetricFamily]:
@@ -171,6 +175,7 @@ def _of_tasks(found: dict[str, Totals]) -> Iterator[GaugeMetricFamily]:
         for task, of_task in found.items():
             family.add_metric([printable(task)], getattr(of_task, field))
         yield family
+    yield _gauge(_PAUSED, sum(of_task.paused for of_task in found.values()))
 
 
 def _gauge(metric: tuple[str, str], value: float) -> GaugeMetricFamily:

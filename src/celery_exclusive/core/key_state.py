@@ -60,6 +60,7 @@ def waiting(entry: Entry, now: int) -> Waiting:
         is_aside=entry.state == "aside",
         over=entry.over,
         part=entry.part,
+        cost=entry.cost,
     )
 
 

@@ -367,7 +367,7 @@ class Waiting:
     * `deaths`: the number of its runs that were recovered after their leases had expired.
     * `is_aside`: it is out of the line, since no worker accepted its offers, or since its wait is `over`: by
       its deadline (""), or for the newer message with this id. A worker ends its task then.
-    * `part`: the part of the key's tasks that it belongs to.
+    * `part`: the part of the key's tasks that it belongs to. `cost`: the units that its run will need.
     """
 
     id: str
@@ -381,6 +381,7 @@ class Waiting:
     is_aside: bool = False
     over: str | None = None
     part: str = ""
+    cost: int = 1
 
 
 @dataclass(frozen=True, slots=True)

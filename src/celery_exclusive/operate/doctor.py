@@ -6,6 +6,7 @@ import time
 from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import closing
+from itertools import islice
 from secrets import token_hex
 from statistics import median
 from typing import TYPE_CHECKING, Final
@@ -13,6 +14,7 @@ from typing import TYPE_CHECKING, Final
 from celery.concurrency import get_implementation
 
 from celery_exclusive.brokers import broker_urls, family, is_in_one_process
+from celery_exclusive.core.claim import task_id
 from celery_exclusive.core.records import SECOND
 from celery_exclusive.display import duration, escaped, printable
 from celery_exclusive.errors import ExclusiveError, docs_page, is_away
@@ -273,17 +275,26 @@ def _aside(services: Services) -> Iterator[Check]:
 
 
 def _limits(services: Services) -> Iterator[Check]:
-    """Name the limits that operators have set: a pause may be forgotten, and a limit hides the code's."""
+    """Name the limits that operators have set, which hide the code's, and tasks that cost more than all."""
     store = services.store
     if not (store.capabilities.line and store.capabilities.listing):
         return
-    rooms = {key: Room.of(seen) for key, seen in look(store).states if seen.is_set}
-    for key, room in list(rooms.items())[:_NAMED]:
+    found = [(key, seen, Room.of(seen)) for key, seen in look(store).states]
+    is_set = [it for it in found if it[1].is_set]
+    for key, seen, room in is_set[:_NAMED]:
         is_forgotten = room.override and not room.override.limit and room.override.age >= LONG_PAUSE
         text = f"{escaped(key)}: {'; '.join(room.lines())}"
-        yield Check("limits", "warning" if is_forgotten else "ok", text, command("locks", "resume", key))
-    if not rooms:
+        hides = room.hides if seen.all_waiting else ""
+        text += f"; {hides}, and {seen.all_waiting:,} wait" if hides else ""
+        is_warning = is_forgotten or hides
+        yield Check("limits", "warning" if is_warning else "ok", text, command("locks", "resume", key))
+    if not is_set:
         yield Check("limits", "ok", "no operator has set a limit")
+    dear = ((key, one, room) for key, seen, room in found for one in seen.line if one.cost > room.least)
+    for key, one, room in islice(dear, _NAMED):
+        text = f"{escaped(key)}: {printable(task_id(one.id))} in line costs {one.cost:,} units, and the key "
+        text += f"allows {room.least:,}: it waits until nothing else runs or counts, and then runs alone"
+        yield Check("costs", "warning", text, "lower its cost=, or raise limit= and rate=")
 
 
 def _durability(services: Services) -> Iterator[Check]:

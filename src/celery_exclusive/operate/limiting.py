@@ -2,22 +2,38 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+import re
+from collections import Counter
+from typing import TYPE_CHECKING, Final
 
 from celery_exclusive import events, notices
 from celery_exclusive.core.operations import Applied, Hold, SetLimit
 from celery_exclusive.core.records import SECOND
+from celery_exclusive.display import duration
 from celery_exclusive.errors import OptionError
 from celery_exclusive.operate.finding import busy_key, key_of_name
+from celery_exclusive.options.amounts import LONGEST, MOST
 from celery_exclusive.options.key_text import absolute_key, own_key
+from celery_exclusive.stores.base import whole_line
 from celery_exclusive.system.operator import operator
 
 if TYPE_CHECKING:
     from celery_exclusive.services import Services
 
 
+_UNITS: Final = {"": 1, "s": 1, "m": 60, "h": 3_600, "d": 86_400}
+_FORESEEN: Final = 7_200.0
+"""The seconds of a pause without an end for which the tasks that end meanwhile are counted."""
+
+
 def set_limit(
-    services: Services, key: str, limit: int | None, *, lasts: float | None = None, reason: str = ""
+    services: Services,
+    key: str,
+    limit: int | None,
+    *,
+    lasts: float | None = None,
+    reason: str = "",
+    by: str = "",
 ) -> bool:
     """Let a limit count in the place of the code's, in all workers, at once: 0 for a pause, None to end it.
 
@@ -26,13 +42,14 @@ def set_limit(
     Parameters:
         lasts: the seconds after which the limit of the code counts again. None: until it is ended.
         reason: why, for the log, the event, and the commands that show the key.
+        by: the operator. Default: the user of this process, with the host and the id of the user.
 
     Returns whether anything has changed: False if the limit of the code counted already.
 
     Raises:
         StoreUnavailable: the store does not answer. To repeat it is safe.
     """
-    by, reason = _clean(operator()), _clean(reason)
+    by, reason = _clean(by or operator()), _clean(reason)
     time = None if lasts is None else round(lasts * SECOND)
     answer = services.store.apply(key, SetLimit(limit, time, by, reason)).answer
     change = "paused" if limit == 0 else f"given the limit {limit}"
@@ -44,7 +61,7 @@ def set_limit(
     return answer == Applied(True)
 
 
-def hold(services: Services, key: str, lasts: float, *, reason: str = "") -> bool:
+def hold(services: Services, key: str, lasts: float, *, reason: str = "", by: str = "") -> bool:
     """Let no task of a key start for so many seconds; 0 ends all holds. An earlier one that ends later stays.
 
     Returns whether the key is held back now, or was before.
@@ -55,8 +72,48 @@ def hold(services: Services, key: str, lasts: float, *, reason: str = "") -> boo
     answer = services.store.apply(key, Hold("", "", round(lasts * SECOND))).answer
     change = f"held back for {lasts:g} s" if lasts else "held back no longer"
     if lasts or answer == Applied(True):
-        _tell(services, key, _clean(operator()), _clean(reason), change, held_for=lasts)
+        _tell(services, key, _clean(by or operator()), _clean(reason), change, held_for=lasts)
     return answer == Applied(True)
+
+
+def ending(services: Services, key: str, lasts: float | None) -> str:
+    """Say how many of the tasks in line end without a run while the key is paused; "": none does.
+
+    Raises:
+        StoreUnavailable: the store does not answer.
+        UnreadableKey: the data of the key are damaged.
+    """
+    lasts = _FORESEEN if lasts is None else lasts
+    ends = (place.waiting.ends_in for place in whole_line(services.store, key))
+    found = Counter(end is not None and end <= lasts * SECOND for end in ends)
+    if not found[True]:
+        return ""
+    of = f"{found[True]:,} of {found.total():,} waiting tasks give up or expire"
+    return f"{of} within the next {duration(lasts)}"
+
+
+def time_of(text: str) -> float:
+    """Return the seconds of a time as people write it: 90, 30s, 5m, 2h, 1d.
+
+    Raises:
+        OptionError: it is none.
+    """
+    form = re.fullmatch(r"(\d{1,9}(?:\.\d{1,6})?)([smhd]?)", text)
+    seconds = float(form[1]) * _UNITS[form[2]] if form else 0
+    if not 0 < seconds <= LONGEST:
+        raise OptionError(f"{text!r} is no time: write 30s, 5m, 2h or 1d")
+    return seconds
+
+
+def limit_of(text: str) -> int:
+    """Return a limit as people write it.
+
+    Raises:
+        OptionError: it is none.
+    """
+    if not (text.isdecimal() and 1 <= int(text) <= MOST):
+        raise OptionError(f"{text!r} is no number from 1 to {MOST}")
+    return int(text)
 
 
 def key_to_limit(services: Services, text: str) -> str:

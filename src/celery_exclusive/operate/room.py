@@ -96,6 +96,20 @@ class Room:
         return "rate" if any(rate.opens_in is not None for rate in self.rates) else None
 
     @property
+    def least(self) -> int:
+        """The units of its smallest limit, a pause apart. A task that costs more runs alone."""
+        override = self.override.limit if self.override else 0
+        return min([override or self.limit or MOST, *(rate.units for rate in self.rates)])
+
+    @property
+    def hides(self) -> str:
+        """Say that the code allows more than an operator; "": it does not."""
+        code = self.limit or MOST
+        if not (self.override and self.is_known and self.override.limit < code):
+            return ""
+        return "the code allows any number" if self.limit is None else f"the code allows {code:,}"
+
+    @property
     def short(self) -> str:
         """The limits in a few characters: "4 (not 25), 480/500 per 1m00s"."""
         code = "-" if self.limit is None or not self.is_known else f"{self.limit:,}"

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Final
 
 from celery_exclusive.core.records import NOT_BEGUN, SECOND
 from celery_exclusive.operate.look import Group, look
+from celery_exclusive.operate.room import Room
 from celery_exclusive.operate.states import task_of, tasks_by_key, tasks_with_options
 
 if TYPE_CHECKING:
@@ -32,7 +33,7 @@ class Totals:
       lease has expired.
     * `waiting`: the tasks in line. `aside`: the tasks out of the line, since no worker accepts them.
     * `longest_line`: the most tasks in line for one key. `oldest_wait`: seconds.
-    * `damaged`: the keys whose data cannot be read.
+    * `damaged`: the keys whose data cannot be read. `paused`: the keys that are paused or held back.
     """
 
     running: int = 0
@@ -44,6 +45,7 @@ class Totals:
     longest_line: int = 0
     oldest_wait: float = 0
     damaged: int = 0
+    paused: int = 0
 
     def add(self, other: Totals) -> None:
         """Count other keys as well."""
@@ -56,7 +58,7 @@ def totals(services: Services, most: int) -> tuple[dict[str, Totals], float]:
     """Return the totals of each task that has a key, and of all tasks of the app with options.
 
     With them the part of the keys whose states were read; see `look`. The holders are estimates then. Dead
-    ones, damaged keys and the oldest wait are of these states alone.
+    ones, damaged and paused keys and the oldest wait are of these states alone.
 
     Parameters:
         most: the most tasks that are named, those with the most waiting tasks and holders. The others are
@@ -97,6 +99,7 @@ def _of(group: Group) -> Totals:
 
 def _of_key(snapshot: Snapshot) -> Totals:
     found = Totals(damaged=int(bool(snapshot.problem)))
+    found.paused = int(Room.of(snapshot).closed_by in ("paused", "hold"))
     found.running = snapshot.others  # only running tasks share a key
     for owner in snapshot.holders:
         if owner.phase == "period":

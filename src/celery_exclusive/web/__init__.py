@@ -25,8 +25,8 @@ def application(
     """Return the page of an app's locks as a WSGI application, to be mounted under any path.
 
     The page shows problems, all keys, each key with its line, and why a task does not run. It is read-only
-    without a token. With one, visitors sign in with it, and can release keys and drop waiting tasks. It needs
-    `celery-exclusive[web]`.
+    without a token. With one, visitors sign in with it, can release, pause and limit keys, and drop waiting
+    tasks. It needs `celery-exclusive[web]`.
 
     Example:
         from celery_exclusive.web import application
@@ -41,9 +41,9 @@ def application(
         hosts: the host names by which the page may be addressed, without ports. None: any.
         behind_tls: a proxy with TLS is in front, and the only way here. Cookies are for HTTPS alone, whatever
             `wsgi.url_scheme` says, and the last address in `X-Forwarded-For` is the visitor's.
-        rights: returns what a visitor may do, some of "look", "release", "force" (release what a task holds)
-            and "drop", for the WSGI environ and the name that the visitor has signed in with, or "" without
-            a token. None: all. Without a token a visitor may only look.
+        rights: returns what a visitor may do, some of "look", "release", "force" (release what a task holds,
+            pause and limit keys) and "drop", for the WSGI environ and the name that the visitor has signed in
+            with, or "" without a token. None: all. Without a token a visitor may only look.
 
     Raises:
         OptionError: the app has no locks, the token is too short, or Flask is not installed.

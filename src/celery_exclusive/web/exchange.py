@@ -25,7 +25,7 @@ class Access(Protocol):
 
     * `user`: the name in the log of actions.
     * `rights`: the actions that are shown to the visitor, and accepted: "release", "drop", and "force" to
-      release what a task holds.
+      release what a task holds, and to change what a key lets start.
     * `has_sessions`: whether the visitor has signed in here, and can sign out.
     * `proof`: the name and the value of the hidden field that proves that a form is from this page.
     """

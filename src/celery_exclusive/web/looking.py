@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 import shlex
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Final
 
@@ -76,7 +76,7 @@ def key(services: Services, request: Request) -> Page:
     values = {
         "state": state,
         "answer": answer_of(services, state),
-        "may_release": "release" in request.access.rights and (state.holders or state.problem),
+        "actions": [*_actions(services, request, state)],
         "may_drop": "drop" in request.access.rights,
         "line": _line(services, request, state) if state.all_waiting else None,
     }
@@ -151,6 +151,17 @@ def _words(text: str) -> list[str]:
         return shlex.split(text)
     except ValueError:  # a quote that does not end
         return [text]
+
+
+def _actions(services: Services, request: Request, state: KeyState) -> Iterator[str]:
+    """Yield the pages of actions on a key that the visitor may do."""
+    rights, room = request.access.rights, state.room
+    if "release" in rights and (state.holders or state.problem):
+        yield "release"
+    if "force" in rights and state.key[:1] == "x" and services.store.capabilities.line and not state.problem:
+        yield from ("pause", "limit", "hold")
+        yield from ["reset"] * bool(room.override)
+        yield from ["resume"] * bool(room.override or room.opens_in is not None)
 
 
 def _line(services: Services, request: Request, state: KeyState) -> dict[str, Any]:

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from celery_exclusive.services import Services
 
 _LONGEST_REASON: Final = 200
-_NOTHING_MORE: Final = {"answer": None, "warning": "", "id": "", "state": None}
+_NOTHING_MORE: Final[dict[str, Any]] = {"answer": None, "warning": "", "id": "", "state": None, "inputs": {}}
 _UNHELD: Final = (
     "No body runs under it, so it is released at once. The message of a task that has not begun is not "
     "deleted: the task runs all the same, unless its message is lost."

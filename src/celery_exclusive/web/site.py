@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Final
 
 from celery_exclusive.errors import ExclusiveError, LockHeld, OptionError, StoreUnavailable
 from celery_exclusive.operate.patience import NoAnswer
-from celery_exclusive.web import dropping, looking, releasing
+from celery_exclusive.web import dropping, limiting, looking, releasing
 from celery_exclusive.web.exchange import Page, Refused, Request
 from celery_exclusive.web.templates import render
 
@@ -28,7 +28,10 @@ LOOKING: Final[dict[str, Callable[[Services, Request], Page]]] = {
 ACTING: Final[dict[str, Callable[[Services, Request], Page]]] = {
     "release": releasing.release,
     "drop": dropping.drop,
+    **dict.fromkeys(limiting.CHANGES, limiting.change),
 }
+_RIGHTS: Final = dict.fromkeys(limiting.CHANGES, "force")
+"""The right that a page needs, if it has another name: a higher limit runs bodies side by side, too."""
 STYLE: Final = "style.css"
 _STATUSES: Final = {LockHeld: 409, StoreUnavailable: 503, NoAnswer: 503, OptionError: 400}
 
@@ -67,7 +70,7 @@ def _page(services: Services, request: Request) -> Page:
         return LOOKING[request.page](services, request)
     if request.page not in ACTING:
         raise Refused(404, "There is no such page.")
-    if request.page not in request.access.rights:
+    if _RIGHTS.get(request.page, request.page) not in request.access.rights:
         raise Refused(403, f"You have no right to {request.page}, or this page has no token to sign in with.")
     if request.form is not None and not request.access.is_proven(request.form):
         raise Refused(

@@ -1,0 +1,72 @@
+"""The pages that change what a key lets start: a GET shows what one does, a POST with its form does it."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final, NamedTuple
+
+from celery_exclusive.operate import limiting
+from celery_exclusive.operate.states import key_state
+from celery_exclusive.web.exchange import Page, Refused, Request
+from celery_exclusive.web.looking import named_key
+from celery_exclusive.web.releasing import action, reason_of
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from celery_exclusive.services import Services
+
+
+class Input(NamedTuple):
+    """A field that a visitor fills in."""
+
+    label: str
+    is_required: bool = True
+
+
+_MAYBE: Final = Input("For how long, as 30m or 2h. Empty: until an operator ends it", is_required=False)
+CHANGES: Final[dict[str, tuple[str, dict[str, Input]]]] = {
+    "pause": ("No task of the key starts, in any worker. What runs, runs on.", {"lasts": _MAYBE}),
+    "limit": (
+        "So many tasks of the key run at once, in all workers, whatever the code says. What runs, runs on.",
+        {"number": Input("Tasks at once"), "lasts": _MAYBE},
+    ),
+    "hold": (
+        "No task of the key starts for this time. An earlier hold that ends later stays.",
+        {"lasts": Input("For how long, as 30s or 5m")},
+    ),
+    "reset": ("The limit of the code counts again. A hold stays.", {}),
+    "resume": ("A pause, a limit that was set, and a hold end.", {}),
+}
+"""What each of the pages does, and the fields of its form."""
+
+
+def change(services: Services, request: Request) -> Page:
+    """Change what a key lets start, as the name of the page says."""
+    given = request.query if request.form is None else request.form
+    key, (text, inputs) = limiting.key_to_limit(services, named_key(given)), CHANGES[request.page]
+    title, wants_reason = request.page.capitalize(), bool(inputs)
+    if request.form is None:
+        if request.page == "pause" and (ending := limiting.ending(services, key, None)):
+            text = f"{text} {ending}."
+        return action(title, key, title, {}, text=text, inputs=inputs, wants_reason=wants_reason)
+    if wants_reason and not reason_of(given):
+        raise Refused(400, f"A {request.page} needs a reason.")
+    _change(services, request.page, key, given, request.access.user)
+    room = key_state(services, key).room
+    said = ["The limit of the code counts."] * (room.override is None) + [*room.lines()]
+    request.access.note(key, f"{title}: {'; '.join(said)}")
+    return Page("done.html", title, {"key": key, "texts": said})
+
+
+def _change(services: Services, page: str, key: str, given: Mapping[str, str], by: str) -> None:
+    reason, time = reason_of(given), given.get("lasts", "").strip()
+    if page == "hold":
+        limiting.hold(services, key, limiting.time_of(time), reason=reason, by=by)
+    elif page in ("pause", "limit"):
+        limit = limiting.limit_of(given.get("number", "").strip()) if page == "limit" else 0
+        lasts = limiting.time_of(time) if time else None
+        limiting.set_limit(services, key, limit, lasts=lasts, reason=reason, by=by)
+    else:
+        limiting.set_limit(services, key, None, by=by)
+        if page == "resume":
+            limiting.hold(services, key, 0, by=by)
