@@ -32,6 +32,7 @@ WELL = {
     "longest_line_tasks": "5",
     "oldest_wait_seconds": "60",
     "damaged_keys": "0",
+    "paused_keys": "0",
     "running": "3",
     "queued": "0",
     "period": "9",
@@ -54,7 +55,7 @@ def exporter(instance: str, **changed: str) -> Series:
     found = {f'up{{job="locks",instance="{instance}"}}': changed.pop("target", f"1x{MINUTES}")}
     for name, well in WELL.items():
         labels = f'job="locks",instance="{instance}"'
-        labels += ',task="t"' * (name.endswith(("_tasks", "_holders", "_keys", "wait_seconds")))
+        labels += ',task="t"' * (name.endswith(("_tasks", "_holders", "damaged_keys", "wait_seconds")))
         labels += f',task="t",state="{name}"' * (name in ("running", "queued", "period"))
         metric = "holders" if "state=" in labels else name
         found[f"celery_exclusive_{metric}{{{labels}}}"] = changed.pop(name, f"{well}x{MINUTES}")
@@ -176,6 +177,12 @@ INCIDENTS: dict[str, tuple[set[str], int, Series]] = {
             oldest_wait_seconds=lasting("60", "60+60"),
         ),
     ),
+    "a pause that is forgotten": ({"LockPaused"}, LATE, exporter("a", paused_keys=lasting("0", "1"))),
+    "a pause without waiting tasks": (
+        set(),
+        LATE,
+        exporter("a", paused_keys=lasting("0", "1"), waiting_tasks="0x240"),
+    ),
     "a damaged key": ({"LockDamaged"}, LATE, exporter("a", damaged_keys=lasting("0", "1"))),
 }
 
@@ -189,7 +196,8 @@ def promtool() -> str:
 
 @pytest.mark.promise(
     "Each alert fires in its incident alone, and ends with it: a store that is down, full or has lost its "
-    "data, an exporter that is gone, no worker, runs that die, lost leases, a line that grows, a damaged key",
+    "data, an exporter that is gone, no worker, runs that die, lost leases, a forgotten pause, a line that "
+    "grows, a damaged key",
     name="alerts in incidents",
     broke="absent() alone of two exporters; a sweep without queued keys; increase without a zero: each red",
 )

@@ -25,6 +25,7 @@ from celery_exclusive.stores.base import open_store
 from celery_exclusive.stores.workers import WorkerRecord
 from celery_exclusive.worker.steps import own_record
 from tests.cli.conftest import Desk
+from tests.cli.test_terminal import message
 from tests.servers import RedisServer
 from tests.store.test_redis_user import LINE
 from tests.worker.journal import eventually
@@ -309,6 +310,59 @@ def test_a_prefix_of_another_broker_is_a_problem(
     assert (done.exit_code, level) == (1, "problem")
     assert "belongs to the workers of broker amqp://other//, and the broker of this app is" in finding
     assert "exclusive_broker_id='amqp://other//'" in finding
+
+
+@pytest.mark.promise(
+    "`locks doctor` warns of a limit or a pause of an operator that hides a higher limit of the code while "
+    "tasks wait, and of a waiting task that costs more than a limit or a rate of its key",
+    broke="keys without waiting tasks warned of, too; the override not compared with the code's limit; the "
+    "cost not read from the store: each red",
+)
+@pytest.mark.parametrize("kind", ["redis", "sqlite"])
+def test_a_limit_that_hides_the_code_and_a_task_that_is_too_dear_are_warnings(
+    make_desk: Callable[..., Desk], request: pytest.FixtureRequest, tmp_path: Path, kind: str
+):
+    url = f"sqlite:///{tmp_path}/locks.db" if kind == "sqlite" else request.getfixturevalue(f"{kind}_url")
+    desk = make_desk(exclusive_store=url, exclusive_prefix=f"of{token_hex(4)}")
+
+    def checks(name: str) -> list[tuple[str, str]]:
+        found = findings(desk.run("doctor", "--json").stdout).get(name, [])
+        return [(level, finding) for level, finding, _ in found]
+
+    def wait(key: str, id: str, limit: int, **more: Any) -> None:
+        desk.acquire(key, f"{id}/p", limit=limit, message=message(id, key), **more)
+
+    assert checks("limits") == [("ok", "no operator has set a limit")]
+    for name in ("lower", "paused", "higher", "idle"):
+        desk.run("limit", f"x={name}", "30") if name == "higher" else desk.run("limit", f"x={name}", "4")
+    desk.run("pause", "x=paused", "--reason", "vendor is down")
+    for key in ("x=lower", "x=paused", "x=higher"):
+        for number in range(31 if key == "x=higher" else 5):
+            wait(key, f"{key[2]}{number}", 25)
+    found = checks("limits")
+    assert {finding[2:4]: level for level, finding in found} == {
+        "lo": "warning",
+        "pa": "warning",
+        "hi": "ok",
+        "id": "ok",
+    }
+    (lower, paused) = sorted(finding for level, finding in found if level == "warning")
+    assert lower.startswith("x=lower: limit 4 set by ")
+    assert lower.endswith("; the code allows 25, and 1 wait")
+    assert "paused by " in paused
+    assert paused.endswith(": vendor is down; the code allows 25, and 5 wait")
+    assert not checks("costs")
+
+    for key, most in (("x=dear", {"limit": 3}), ("x=rate", {"limit": 9, "rates": ((2, 60 * SECOND),)})):
+        desk.acquire(key, f"{key}/p", **most)
+        wait(key, f"first of {key}", **most, cost=most["limit"])
+    wait("x=fits", "a", 3, cost=2)
+    wait("x=fits", "b", 3, cost=3)
+    found = checks("costs")
+    assert [level for level, _ in found] == ["warning"]
+    assert found[0][1].startswith("x=rate: first of x=rate in line costs 9 units, and the key allows 2: ")
+    desk.run("limit", "x=dear", "2")
+    assert sorted(finding[:6] for _, finding in checks("costs")) == ["x=dear", "x=rate"]
 
 
 @pytest.mark.proves("locks doctor")

@@ -10,6 +10,7 @@ import pytest
 from celery_exclusive.core.operations import Acquire, Granted, Held
 from celery_exclusive.core.records import SECOND
 from tests.cli.conftest import Desk
+from tests.cli.test_terminal import message
 
 KEY = "x=openai"
 
@@ -58,6 +59,54 @@ def test_a_pause_and_a_hold_end_together(desk: Desk) -> None:
     assert "neither paused" not in desk.run("resume", "openai").stdout
     assert "it was neither paused nor held back" in desk.run("resume", "openai").stdout
     assert isinstance(acquire(desk, "a"), Granted)
+
+
+@pytest.mark.promise(
+    "`locks pause` says how many of the waiting tasks give up or expire meanwhile, and at a terminal pauses "
+    "nothing before it is told to",
+    broke="tasks that end later counted, too; any answer accepted; a pause without an end said nothing: red",
+)
+@pytest.mark.parametrize(
+    ("words", "answer", "said", "is_paused"),
+    [
+        ((), "y", "2 of 4 waiting tasks give up or expire within the next 2h00m", True),
+        ((), "n", "2 of 4 waiting tasks give up or expire within the next 2h00m", False),
+        ((), "", "2 of 4 waiting tasks give up or expire within the next 2h00m", False),
+        (("--yes",), "", "2 of 4 waiting tasks give up or expire within the next 2h00m", True),
+        (("--for", "1h"), "n", "1 of 4 waiting tasks give up or expire within the next 1h00m", False),
+        (("--for", "2m"), "", "", True),
+    ],
+)
+def test_a_pause_asks_if_waiting_tasks_end_meanwhile(
+    desk: Desk,
+    monkeypatch: pytest.MonkeyPatch,
+    words: tuple[str, ...],
+    answer: str,
+    said: str,
+    is_paused: bool,
+) -> None:
+    desk.acquire(KEY, "a/p")
+    for id, ends in (
+        ("b", {"gives_up_in": 600 * SECOND}),
+        ("c", {"expires_in": 7_000 * SECOND}),
+        ("d", {"gives_up_in": 7_300 * SECOND}),
+        ("e", {}),
+    ):
+        desk.acquire(KEY, f"{id}/p", message=message(id, KEY), **ends)
+    monkeypatch.setattr("click.testing._NamedTextIOWrapper.isatty", lambda _: True)
+    done = desk.run("pause", KEY, *words, answer=f"{answer}\n")
+    assert (said in done.stdout, "give up" in done.stdout) == (True, bool(said))
+    assert ("pause it all the same?" in done.stdout) == (bool(said) and "--yes" not in words)
+    assert desk.store.inspect(KEY).is_set is is_paused
+    assert done.exit_code == (not is_paused)
+
+
+def test_a_pause_by_a_program_does_not_ask(desk: Desk) -> None:
+    desk.acquire(KEY, "a/p")
+    desk.acquire(KEY, "b/p", message=message("b", KEY), gives_up_in=600 * SECOND)
+    done = desk.run("pause", KEY)
+    assert (done.exit_code, "1 of 1 waiting tasks give up" in done.stdout) == (0, True)
+    assert desk.store.inspect(KEY).is_set
 
 
 @pytest.mark.parametrize(

@@ -260,6 +260,22 @@ def test_tasks_aside_and_dead_holders_are_counted_apart(desk: Desk):
     assert (seen["dead_holders", "other"], seen["holders", "other", "running"]) == (1, 1)
 
 
+@pytest.mark.promise(
+    "Prometheus sees how many keys are paused or held back, idle ones, too",
+    broke="red before; a lower limit counted as a pause: red",
+)
+def test_paused_keys_and_keys_that_are_held_back_are_counted(desk: Desk):
+    assert printed(desk)["paused_keys",] == 0
+    desk.acquire("x=held", "1/p")
+    for words in (("pause", "x=idle"), ("hold", "x=held", "30s"), ("limit", "x=other", "4")):
+        assert desk.run(*words).exit_code == 0
+    assert printed(desk)["paused_keys",] == 2
+    desk.pass_time(31)
+    assert printed(desk)["paused_keys",] == 1
+    desk.run("resume", "x=idle")
+    assert printed(desk)["paused_keys",] == 0
+
+
 @pytest.mark.proves("metrics")
 def test_a_damaged_key_is_counted_beside_the_others(
     make_desk: Callable[..., Desk], redis_server: RedisServer, redis_url: str

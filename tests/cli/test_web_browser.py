@@ -89,3 +89,39 @@ def test_an_operator_sees_a_task_move_up_drops_one_and_releases_the_holder_after
         eventually(lambda: not lab.task("wait").lock_state(KEY).holders, "a free key")
         browser.open(url)
         assert "No key needs a person." in browser.text("main")
+
+
+@pytest.mark.promise(
+    "In a real browser an operator pauses a key with a reason, so that a real worker starts nothing of it, "
+    "and resumes it, so that the waiting task runs",
+    broke="resume on the page left the pause: the task did not run",
+)
+def test_an_operator_pauses_a_key_and_the_waiting_task_runs_when_it_is_resumed(
+    make_lab: Callable[..., Lab], browser: Browser
+) -> None:
+    lab = make_lab(task_acks_late=True)
+    lab.start_worker()
+    lab.send("wait", "k", tag="first", hold=True)
+    lab.journal.wait_for("start", tag="first")
+    key = lab.task("wait").lock_state("k").key
+    with served(lab) as url:
+        browser.open(f"{url}key?key={key}")
+        browser.type("#name", "Ada")
+        browser.type("#token", TOKEN)
+        browser.click("button")
+        browser.click("a[href^=pause]")
+        browser.type("#lasts", "2h")
+        browser.type("#reason", "vendor is down")
+        browser.click("button.danger")
+        assert "paused by Ada" in browser.text("div.answer.good")
+        second = lab.send("wait", "k", tag="second")
+        lab.wait_for_line(1, "wait", "k")
+        lab.open("first")
+        eventually(lambda: not lab.task("wait").lock_state("k").holders, "a key without a run")
+        browser.click(".key a")
+        assert "for another 1h59m: vendor is down" in browser.text("main")
+        assert lab.waiting("wait", "k") == 1
+        browser.click("a[href^=resume]")
+        browser.click("button.danger")
+        assert "The limit of the code counts." in browser.text("div.answer.good")
+        assert second.get(timeout=60) == "second"

@@ -27,7 +27,7 @@ def atomic(database: dict[str, Any], **test: Any) -> dict[str, Any]:
 def passes(shop: Shop) -> None:
     said = shop.manage("test", "--noinput")
     assert "\nOK\n" in said, said
-    assert "Found 11 test(s)" in said
+    assert "Found 12 test(s)" in said
 
 
 @pytest.mark.promise(
@@ -53,8 +53,8 @@ def test_the_shop_s_tests_pass_with_locks_in_the_default_database_in_postgres(po
 
 @pytest.mark.promise(
     "Django's admin shows the page of locks, whatever the store, and adds, changes and deletes no rows. To "
-    "see the page, to release a key, to do so by force and to drop a task need permissions of their own; "
-    "each action is logged",
+    "see the page, to release a key, to do so by force, or to pause it, and to drop a task need permissions "
+    "of their own; each action is logged",
     name="Django, admin",
     broke="a permission not asked for; nothing logged",
     also="the project's own tests, `tests/django/shop/orders/tests.py`",

@@ -180,6 +180,22 @@ class Admin(Clean, TestCase):
         assert self.client.post(f"{PAGE}drop", form).status_code == 200
         assert services.store.inspect("x=a").waiting == 1
 
+    def test_to_pause_a_key_needs_the_permission_to_force_and_is_logged(self):
+        held("x=a")
+        clerk = User.objects.create_user("clerk", is_staff=True)
+        self.client.force_login(clerk)
+        clerk.user_permissions.set(Permission.objects.filter(codename__in=("view_lock", "release_lock")))
+        form = {"key": "x=a", "lasts": "2h", "reason": "vendor is down"}
+        assert "Pause…" not in self.shown("key", key="x=a")
+        assert self.client.post(f"{PAGE}pause", form).status_code == 403
+        clerk.user_permissions.add(Permission.objects.get(codename="force_release_lock"))
+        assert "Pause…" in self.shown("key", key="x=a")
+        assert self.client.post(f"{PAGE}pause", form).status_code == 200
+        assert services.store.inspect("x=a").terms.override.limit == 0
+        (entry,) = LogEntry.objects.all()
+        assert (entry.user, entry.object_id) == (clerk, "x=a")
+        assert "Pause: paused by clerk in Django's admin 0s ago, for another " in entry.change_message
+
     def test_a_form_of_another_site_is_refused_on_the_page(self):
         queued("u=a")
         client = Client(enforce_csrf_checks=True)
