@@ -333,9 +333,10 @@ def test_a_limit_that_hides_the_code_and_a_task_that_is_too_dear_are_warnings(
         desk.acquire(key, f"{id}/p", limit=limit, message=message(id, key), **more)
 
     assert checks("limits") == [("ok", "no operator has set a limit")]
-    for name in ("lower", "paused", "higher", "idle"):
+    for name in ("lower", "paused", "higher", "busy", "idle"):
         desk.run("limit", f"x={name}", "30") if name == "higher" else desk.run("limit", f"x={name}", "4")
     desk.run("pause", "x=paused", "--reason", "vendor is down")
+    desk.acquire("x=busy", "busy/p", limit=25)
     for key in ("x=lower", "x=paused", "x=higher"):
         for number in range(31 if key == "x=higher" else 5):
             wait(key, f"{key[2]}{number}", 25)
@@ -344,6 +345,7 @@ def test_a_limit_that_hides_the_code_and_a_task_that_is_too_dear_are_warnings(
         "lo": "warning",
         "pa": "warning",
         "hi": "ok",
+        "bu": "ok",
         "id": "ok",
     }
     (lower, paused) = sorted(finding for level, finding in found if level == "warning")

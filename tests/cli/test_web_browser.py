@@ -94,7 +94,7 @@ def test_an_operator_sees_a_task_move_up_drops_one_and_releases_the_holder_after
 @pytest.mark.promise(
     "In a real browser an operator pauses a key with a reason, so that a real worker starts nothing of it, "
     "and resumes it, so that the waiting task runs",
-    broke="resume on the page left the pause: the task did not run",
+    broke="resume on the page left the pause: red",
 )
 def test_an_operator_pauses_a_key_and_the_waiting_task_runs_when_it_is_resumed(
     make_lab: Callable[..., Lab], browser: Browser

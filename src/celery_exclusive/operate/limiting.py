@@ -123,13 +123,23 @@ def key_to_limit(services: Services, text: str) -> str:
         OptionError: it is a unique key or a window, or the name of a task that has several keys.
     """
     store = services.store
+    key = busy_key(store, text) or key_of_name(store, text) or _idle_key(services, text)
+    refuse_unlimited(services, key)
+    return key
+
+
+def refuse_unlimited(services: Services, key: str) -> None:
+    """Refuse a key that can have no limit.
+
+    Raises:
+        OptionError: it is a unique key or a window, or the store keeps no limits.
+    """
+    store = services.store
     if not store.capabilities.line:
         raise OptionError(f"{store.url} keeps no limits: use a redis://, postgresql:// or sqlite:// store")
-    key = busy_key(store, text) or key_of_name(store, text) or _idle_key(services, text)
     if key[:1] != "x":
         kind = {"u": "a unique key", "d": "a window of calls"}.get(key[:1], "no key of a lock")
-        raise OptionError(f"{text!r} is {kind}, which has no limit: name the key of its exclusive= option")
-    return key
+        raise OptionError(f"{key!r} is {kind}, which has no limit: name the key of its exclusive= option")
 
 
 def _idle_key(services: Services, text: str) -> str:

@@ -43,7 +43,8 @@ CHANGES: Final[dict[str, tuple[str, dict[str, Input]]]] = {
 def change(services: Services, request: Request) -> Page:
     """Change what a key lets start, as the name of the page says."""
     given = request.query if request.form is None else request.form
-    key, (text, inputs) = limiting.key_to_limit(services, named_key(given)), CHANGES[request.page]
+    key, (text, inputs) = named_key(given), CHANGES[request.page]
+    limiting.refuse_unlimited(services, key)
     title, wants_reason = request.page.capitalize(), bool(inputs)
     if request.form is None:
         if request.page == "pause" and (ending := limiting.ending(services, key, None)):

@@ -102,6 +102,16 @@ def test_a_visitor_without_the_right_to_force_changes_no_limit(desk: Desk):
     assert not desk.store.inspect(KEY).is_set
 
 
+@pytest.mark.proves("limits on the page")
+def test_the_key_that_is_shown_is_paused_and_not_one_that_is_spelled_alike(desk: Desk):
+    desk.acquire("x=aA", "a")
+    desk.acquire("x=a\\x41", "b")
+    visitor = desk.visitor(signed_in=True)
+    (link,) = (it for it in visitor.get("key", key="x=a\\\\x41").links if "/pause?" in it)
+    assert visitor.post("pause", {**visitor.open(link).fields, "reason": "r"}).status == 200
+    assert [desk.store.inspect(key).is_set for key in ("x=aA", "x=a\\x41")] == [False, True]
+
+
 def test_the_page_of_a_pause_says_how_many_tasks_end_meanwhile(desk: Desk, visitor: Visitor):
     desk.acquire(KEY, "holder", "short", gives_up_in=600 * SECOND)
     assert "1 of 2 waiting tasks give up or expire within the next 2h00m." in asked(visitor, "pause").text
