@@ -8,6 +8,7 @@ from typing import Any
 from unittest import mock
 
 from celery_exclusive.core.operations import Acquire, Enqueue
+from celery_exclusive.stores.document_store import NOTHING, Reads
 from celery_exclusive.stores.memcached.store import MemcachedStore
 from celery_exclusive.stores.memory import MemoryStore
 from celery_exclusive.stores.sql.transaction import Transaction
@@ -54,9 +55,9 @@ def write_in_between(plan: Round) -> None:
     def interrupted(kind: Any) -> Any:
         load = kind.load
 
-        def load_and_wait(self: Any, key: str, ids: tuple[str, ...] = (), *rest: Any, **more: Any) -> Any:
-            loaded = load(self, key, ids, *rest, **more)
-            if "delivered" in ids:
+        def load_and_wait(self: Any, key: str, reads: Reads = NOTHING) -> Any:
+            loaded = load(self, key, reads)
+            if reads.id == "delivered":
                 next(between, lambda: None)()
             return loaded
 
