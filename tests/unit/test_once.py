@@ -14,6 +14,7 @@ WHOLE = {
     "tests/bench/test_bench.py::test_the_steps_of_a_task_are_traced_in_each_process",
     "tests/demo/test_corpus.py::test_every_document_is_imported_or_noted_as_bad_with_the_reason_and_leaves_no_lock",
     "tests/demo/test_demo.py::test_without_our_options_the_same_load_overlaps",
+    "tests/demo/test_newcomer.py::test_the_commands_of_the_tutorial_print_what_the_page_shows",
     "tests/django/test_browser.py::test_an_operator_sees_locks_and_lines_and_releases_what_no_task_runs_under",
     "tests/store/test_cluster.py::test_eight_processes_are_never_two_at_once_while_slots_move_and_replicas_take_over",
     "tests/store/test_odd_rows.py::test_an_odd_word_in_any_field_of_redis_fails_calls_of_its_own_key_alone",

@@ -316,7 +316,7 @@ def test_the_lock_is_free_when_its_retry_is_revoked_before_its_run_has_ended(sta
 @pytest.mark.proves("kept lock is free")
 @ONCE
 def test_an_operator_sees_and_releases_the_lock_of_a_queued_retry(stage: Stage) -> None:
-    lab, countdown = make_lab(stage), 20  # two commands take seconds on a busy machine
+    lab, countdown = make_lab(stage), 60  # two commands take half a minute on a busy machine
     stage.start_worker(lab, slots=4)
     first = lab.send("kept", "k", "first", countdown)
     key = until_queued(lab, "kept", first).key
@@ -460,7 +460,7 @@ def test_the_lock_is_free_when_a_redelivered_retry_of_a_topic_is_revoked(stage: 
     topic = {"task_default_exchange": "lab.topic", "task_default_exchange_type": "topic"}
     lab = make_lab(stage, exclusive_ttl=3, task_default_routing_key="lab.key", **topic)
     doomed = stage.start_worker(lab, "doomed")
-    first = lab.send("kept", "k", "first", 20)
+    first = lab.send("kept", "k", "first", 30)
     until_queued(lab, "kept", first)
     doomed.kill()
     heir = stage.start_worker(lab, "heir")
