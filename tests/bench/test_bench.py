@@ -51,6 +51,7 @@ def test_each_row_is_measured(rows: tuple[str, ...], tmp_path: Path) -> None:
     assert ET.parse(tmp_path / "speed.svg").getroot().tag.endswith("svg")
 
 
+@pytest.mark.large
 def test_a_call_beside_idle_workers_is_measured(tmp_path: Path) -> None:
     assert measure(tmp_path, "idle") == []
 
