@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
-from heapq import heappop, heappush
 from itertools import count
 from random import Random
 from typing import Any
@@ -13,8 +12,9 @@ import pytest
 
 from celery_exclusive.core import step
 from celery_exclusive.core.key_state import KeyState
-from celery_exclusive.core.operations import Acquire, Applied, Drop, Enqueue, Granted, Over, Reap, Release
+from celery_exclusive.core.operations import Acquire, Applied, Drop, Enqueue, Granted, Over, Release
 from celery_exclusive.core.records import SECOND, Line, reach
+from tests.unit.core.plays import Timed
 from tests.unit.stepping import TTL, Key
 
 PLAYS = 60
@@ -28,17 +28,16 @@ class ShortKey(Key):
         return super().look(operation, now, reach(self.document, self.document.limit, ids, self.now))
 
 
-class Play:
+class Play(Timed):
     """Tasks of several parts that join the line of one key, are called, start, end, die, and leave the line.
 
-    A task is *called* when it is offered its first slot, or starts without an offer. Only `wake` and `due` of
-    the step bring a waiting task back. `faults` are what the play has seen.
+    A task is *called* when it is offered its first slot, or starts without an offer.
     """
 
     def __init__(self, seed: int) -> None:
         self.chance = chance = Random(seed)
         self.limit = chance.randrange(1, 6)
-        self.key = chance.choice([Key, ShortKey])(self.limit)
+        super().__init__(chance.choice([Key, ShortKey])(self.limit))
         parts = "abcd"[: chance.randrange(2, 5)] if chance.random() < 0.8 else ["", "a", "b"]
         self.weights = {part: chance.choice([1, 1, 2, 3, 4, 5]) if part else 1 for part in parts}
         tasks, dear, even = range(chance.randrange(10, 60)), chance.random() < 0.3, chance.random() < 0.5
@@ -46,14 +45,10 @@ class Play:
         self.costs = [chance.choice([1, 1, 1, 2, 5]) if dear else 1 for _ in tasks]
         self.gives_up = [SECOND // 2 if chance.random() < 0.02 else None for _ in tasks]
         self.sends, self.loses, self.dies = (chance.choice([0, 0, it]) for it in (0.5, 0.1, 0.1))
-        self.tokens, self.order, self.events = count(), count(), list[tuple[int, int, str, Any]]()
-        self.running, self.ended, self.dead = dict[int, str](), set[int](), set[int]()
+        self.tokens, self.running, self.dead = count(), dict[int, str](), set[int]()
         self.called, self.joined = dict[int, int](), dict[int, tuple[int, list[int]]]()
-        self.died, self.sweep_at, self.faults = set[str](), 0, list[str]()
+        self.died = set[str]()
         self.key.reap()
-
-    def plan(self, at: int, what: str, of: Any = None) -> None:
-        heappush(self.events, (at, next(self.order), what, of))
 
     def run(self) -> list[str]:
         at, spread = self.key.now, self.chance.choice([0, 0.003, 0.02, 0.1])
@@ -62,15 +57,7 @@ class Play:
             self.plan(at, "call", task)
         for _ in range(self.chance.choice([0, 0, 5])):
             self.plan(self.chance.randrange(self.key.now, at + SECOND // 2), "drop")
-        for _ in range(20_000):
-            if not self.events or self.faults:
-                break
-            self.key.now, _, what, of = heappop(self.events)
-            getattr(self, f"_{what}")(of)
-            self._judge_room()
-            self._plan_sweep()
-        if len(self.ended) < len(self.parts) and not self.faults:
-            self.faults.append(f"{len(self.ended)} of {len(self.parts)} ended")
+        self.play(len(self.parts))
         self._judge_order()
         self._judge_shares()
         return self.faults
@@ -125,8 +112,8 @@ class Play:
             self.faults.append(f"{task} has passed {passed}")
         self.called.setdefault(task, len(self.called))
         self.running[task] = token
-        if self._used > self.limit:
-            self.faults.append(f"{task} started beside {self._used} of {self.limit}")
+        if (used := self._size(*self.running)) > self.limit:
+            self.faults.append(f"{task} started beside {used} of {self.limit}")
         if self.chance.random() < self.dies:
             self.dead.add(task)
             self.died.add(part)
@@ -146,29 +133,13 @@ class Play:
             self.ended.add(int(id))
             self._do(Drop(id, "operator"))
 
-    def _sweep(self, at: int) -> None:
-        if at == self.sweep_at:
-            self.sweep_at = 0
-            self._do(Reap())
-
-    def _plan_sweep(self) -> None:
-        due = self.key.last.due
-        soon = None if due is None else max(due, self.key.now + SECOND // 50)
-        if soon and (not self.sweep_at or soon < self.sweep_at):
-            self.sweep_at = soon
-            self.plan(soon, "sweep", soon)
-
-    @property
-    def _used(self) -> int:
-        return sum(min(self.costs[it], self.limit) for it in self.running)
-
-    def _judge_room(self) -> None:
+    def _judge_now(self) -> None:
         first, due, now = next(iter(self.key.line("").head), None), self.key.last.due, self.key.now
         if first is None and self.key.document.terms.reached:
             self.faults.append("the key remembers a place though nothing waits")
         if first is None or first.offer_until > now:
             return
-        has_room = self._used + min(self.costs[int(first.id)], self.limit) <= self.limit
+        has_room = self._size(*self.running, int(first.id)) <= self.limit
         if has_room and (due is None or due > now):
             self.faults.append(f"{first.id} has room and is not called")
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
-from heapq import heappop, heappush
 from itertools import count
 from random import Random
 from typing import Any
@@ -18,27 +17,24 @@ from celery_exclusive.core.operations import (
     Charge,
     Granted,
     Hold,
-    Reap,
     Release,
     SetLimit,
 )
 from celery_exclusive.core.records import SECOND
 from celery_exclusive.core.room import GRAINS, Rate, Terms
+from tests.unit.core.plays import Timed
 from tests.unit.stepping import Key
 
 PLAYS = 60
 LONG = 10_000 * SECOND
 
 
-class Play:
-    """Tasks that arrive, start, end and are woken at one key, while its limits change.
-
-    Only `wake` and `due` of the step bring a waiting task back. `faults` are what the play has seen.
-    """
+class Play(Timed):
+    """Tasks that arrive, start, end and are woken at one key, while its limits change."""
 
     def __init__(self, seed: int) -> None:
         self.chance = chance = Random(seed)
-        self.key = Key(chance.choice([1, 2, 3, 5, 50]))
+        super().__init__(Key(chance.choice([1, 2, 3, 5, 50])))
         self.limit = self.key.document.limit
         self.rates = tuple(
             (chance.choice([1, 2, 3, 7, 20]), period * SECOND)
@@ -46,15 +42,10 @@ class Play:
         )
         dear = chance.random() < 0.4
         self.costs = [chance.choice([1, 1, 2, 5, 30]) if dear else 1 for _ in range(chance.randrange(5, 50))]
-        self.tokens, self.order, self.events = count(), count(), list[tuple[int, int, str, Any]]()
-        self.running, self.ended = dict[int, str](), set[int]()
+        self.tokens, self.running = count(), dict[int, str]()
         self.starts, self.charges = list[tuple[int, int]](), 0
         self.override: int | None = None
-        self.opens_at = self.sweep_at = 0
-        self.faults = list[str]()
-
-    def plan(self, at: int, what: str, of: Any = None) -> None:
-        heappush(self.events, (at, next(self.order), what, of))
+        self.opens_at = 0
 
     def run(self) -> list[str]:
         at, spread = self.key.now, self.chance.choice([0, 0.01, 0.3])
@@ -67,14 +58,7 @@ class Play:
                 at += self.chance.randrange(5 * SECOND)
                 self.plan(at, self.chance.choice(["limit", "pause", "hold", "charge"]))
             self.plan(at + 1, "reset")
-        for _ in range(20_000):
-            if not self.events or self.faults:
-                break
-            self.key.now, _, what, of = heappop(self.events)
-            getattr(self, f"_{what}")(of)
-            self._plan_sweep()
-        if len(self.ended) < len(self.costs) and not self.faults:
-            self.faults.append(f"{len(self.ended)} of {len(self.costs)} ended")
+        self.play(len(self.costs))
         if not self.charges:
             self._judge_rates()
         return self.faults
@@ -146,18 +130,6 @@ class Play:
             task = self.chance.choice(sorted(self.running))
             self.charges += 1
             self._do(Charge(str(task), self.running[task], self.chance.randrange(1, 10)))
-
-    def _sweep(self, at: int) -> None:
-        if at == self.sweep_at:
-            self.sweep_at = 0
-            self._do(Reap())
-
-    def _plan_sweep(self) -> None:
-        due = self.key.last.due
-        at = None if due is None else max(due, self.key.now + SECOND // 50)
-        if at is not None and (not self.sweep_at or at < self.sweep_at):
-            self.sweep_at = at
-            self.plan(self.sweep_at, "sweep", self.sweep_at)
 
     def _judge_rates(self) -> None:
         for most, period in self.rates:
