@@ -149,8 +149,8 @@ class Services:
         """
         if option.order is not None:
             return option.order
-        is_own = (option.key is None or option.per) and option.has_line and option.max_waiting is None
-        return "published" if is_own and self.orders_calls else "arrived"
+        may_join = (option.key is None or option.per) and option.has_line and option.max_waiting is None
+        return "published" if may_join and self.orders_calls else "arrived"
 
     @cached
     def signer(self) -> Signer:

@@ -26,11 +26,11 @@ from celery_exclusive.operate.finding import find_key
 from celery_exclusive.operate.patience import PATIENCE, NoAnswer
 from celery_exclusive.operate.putting import Outcome, Putter
 from celery_exclusive.operate.saved import SavedFile
+from celery_exclusive.options.amounts import UNITS
 from celery_exclusive.services import Services
 from celery_exclusive.stores.base import states
 from celery_exclusive.system.operator import operator
 
-_UNITS: Final = {"s": 1, "m": 60, "h": 3_600, "d": 86_400}
 _SHOWN: Final = 10
 """The number of tasks, and of problems, that are shown one by one."""
 _EVERY: Final = 100
@@ -44,7 +44,7 @@ class _Duration(click.ParamType):  # type: ignore[type-arg] # older releases of 
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> int:
         if found := re.fullmatch(r"(\d{1,9})([smhd])", str(value)):
-            return int(found[1]) * _UNITS[found[2]] * SECOND
+            return int(found[1]) * UNITS[found[2]] * SECOND
         return self.fail(f"{value!r} is no duration: write 90s, 30m, 1h or 2d", param, ctx)
 
 

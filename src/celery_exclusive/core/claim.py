@@ -51,8 +51,16 @@ class Claim:
     weight: int = 1
 
     def acquire(self) -> Acquire:
-        room = {"cost": self.cost, "rates": self.rates, "part": self.part, "weight": self.weight}
-        return Acquire(self.id, self.token, self.ttl, self.limit, **room)  # type: ignore[arg-type]
+        return Acquire(
+            self.id,
+            self.token,
+            self.ttl,
+            self.limit,
+            cost=self.cost,
+            rates=self.rates,
+            part=self.part,
+            weight=self.weight,
+        )
 
     def acquire_alone(self, ttl: int, phase: Phase, inherits: Claim | None = None) -> AcquireAlone:
         return AcquireAlone(

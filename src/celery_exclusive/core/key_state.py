@@ -168,10 +168,11 @@ class KeyState:
         One of a part stands 2, 4, 8 starts behind what offers have reached, after its first, second, third
         death.
         """
-        keeps_place = entry.offers & KEEPS_PLACE and not (entry.part or self.reached)
+        has_parts = bool(entry.part or self.reached)
+        keeps_place = entry.offers & KEEPS_PLACE and not has_parts
         seq = entry.seq if keeps_place else self.next_number()
         moved = entry.moved(seq=seq, offer_until=offer_until, offers=int(entry.is_copy_at_broker))
-        if entry.part or self.reached:
+        if has_parts:
             place = self.place_behind(self.rejoined.get(entry.part, 0), 2 ** min(entry.deaths, 20))
             moved, self.rejoined[entry.part] = replace(moved, place=place), place
         if entry.id == self.id and not keeps_place:

@@ -394,9 +394,8 @@ class Parked:
     """The store has the message. `position` in line counts from 1; 0: behind its own run.
 
     A task that comes again deep in a line may get a smaller one, see `Line.ahead`, and a new task of a line
-    with parts a greater one. `by` names at most ten
-    owners, the operation's id among them if it is one; `others` is the number of the rest. Of a key that is
-    closed the first owner has no id.
+    with parts a greater one. `by` names at most ten owners, the operation's id among them if it is one;
+    `others` is the number of the rest. Of a key that is closed the first owner has no id.
     """
 
     position: int

@@ -388,14 +388,13 @@ class _Step(CallSteps):
         Only a copy that the store has published ends the wait. It gets the same answer when it comes again,
         since its worker may have died before it has ended the task, until a release says that it has.
         """
-        comes_again = op.redelivered or op.promoted != self.epoch
         if entry and entry.over is not None:
             if op.promoted is None:
                 return Stale()
             newer = entry.over
             self.leave()
             self.new_tombstone = Tombstone("over", newer)
-        elif op.promoted is not None and comes_again and self.tombstone and self._was_over():
+        elif op.promoted is not None and not self._is_of_offer(op) and self.tombstone and self._was_over():
             newer = self.tombstone.of
         else:
             return None

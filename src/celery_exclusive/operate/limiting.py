@@ -12,7 +12,7 @@ from celery_exclusive.core.records import SECOND
 from celery_exclusive.display import duration
 from celery_exclusive.errors import OptionError
 from celery_exclusive.operate.finding import busy_key, key_of_name
-from celery_exclusive.options.amounts import LONGEST, MOST
+from celery_exclusive.options.amounts import LONGEST, MOST, UNITS
 from celery_exclusive.options.key_text import absolute_key, own_key
 from celery_exclusive.stores.base import whole_line
 from celery_exclusive.system.operator import operator
@@ -21,7 +21,6 @@ if TYPE_CHECKING:
     from celery_exclusive.services import Services
 
 
-_UNITS: Final = {"": 1, "s": 1, "m": 60, "h": 3_600, "d": 86_400}
 _FORESEEN: Final = 7_200.0
 """The seconds of a pause without an end for which the tasks that end meanwhile are counted."""
 
@@ -99,7 +98,7 @@ def time_of(text: str) -> float:
         OptionError: it is none.
     """
     form = re.fullmatch(r"(\d{1,9}(?:\.\d{1,6})?)([smhd]?)", text)
-    seconds = float(form[1]) * _UNITS[form[2]] if form else 0
+    seconds = float(form[1]) * UNITS[form[2] or "s"] if form else 0
     if not 0 < seconds <= LONGEST:
         raise OptionError(f"{text!r} is no time: write 30s, 5m, 2h or 1d")
     return seconds

@@ -20,6 +20,8 @@ MOST: Final = 1_000_000_000
 A_COUNT: Final = f"a whole number from 1 to {MOST}"
 HEAVIEST: Final = 100
 A_WEIGHT: Final = f"a whole number from 1 to {HEAVIEST}"
+UNITS: Final = {"s": 1, "m": 60, "h": 3_600, "d": 86_400}
+"""The seconds of each unit in which users write a time."""
 Time = float | timedelta
 """What users give as a time: seconds, or a timedelta."""
 

@@ -9,11 +9,11 @@ from typing import Final
 
 from celery_exclusive.core.records import SECOND
 from celery_exclusive.core.room import Rates
+from celery_exclusive.options.amounts import UNITS
 
 Rate = str | Sequence[str] | None
 MOST_RATES: Final = 3
 _MOST_UNITS: Final = 1_000_000
-_SECONDS: Final = {"s": 1, "m": 60, "h": 3600, "d": 86400}
 _LONGEST: Final = 31 * 86400
 _FORM: Final = re.compile(r"(\d{1,7})/(\d{1,7})?([smhd])")
 FORM: Final = (
@@ -25,7 +25,7 @@ FORM: Final = (
 @lru_cache(maxsize=1024)
 def _read(text: str) -> tuple[int, int]:
     form = _FORM.fullmatch(text)
-    units, period = (int(form[1]), int(form[2] or 1) * _SECONDS[form[3]]) if form else (0, 0)
+    units, period = (int(form[1]), int(form[2] or 1) * UNITS[form[3]]) if form else (0, 0)
     if not (1 <= units <= _MOST_UNITS and 1 <= period <= _LONGEST):
         raise ValueError(text)
     return units, period * SECOND

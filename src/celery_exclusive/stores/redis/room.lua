@@ -2,8 +2,8 @@
 -- read keys.
 --
 -- The terms of a key are lines of text: "rate units period first last units first last units ...",
--- "limit limit until since by\treason", "opens t", "extra n", "reached place". A room is a list: of each limit the units that are
--- free, and all of them.
+-- "limit limit until since by\treason", "opens t", "extra n", "reached place". A room is a list: of each limit the
+-- units that are free, and all of them.
 
 local GRAINS = 32
 local KEPT = 31536000000000
