@@ -22,6 +22,7 @@ WHOLE = {
     "tests/store/test_redis_tls.py::test_the_nodes_of_a_cluster_are_found_and_followed_with_tls",
     "tests/worker/crashes/test_crashes.py::test_all_points",
     "tests/worker/test_as_celery.py::test_endings_of_messages_of_rabbitmq_are_reported_as_plain_celery_reports_them",
+    "tests/worker/test_rates.py::test_twenty_workers_keep_their_rates_while_some_die_between_grant_and_body",
 }
 """Tests that take more than five seconds of a processor, beside others of the same kind; and sweeps."""
 
