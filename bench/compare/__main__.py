@@ -12,10 +12,10 @@ from tempfile import TemporaryDirectory
 from threading import Lock
 from typing import Any
 
-from bench.compare import environment, speed
+from bench.compare import environment, rate, speed
 from bench.compare.rows import ROWS
 from bench.compare.stage import Stage
-from bench.compare.system import NAMES, System, load
+from bench.compare.system import NAMES, ONLY_RATED, RATED, System, load
 from bench.compare.verdicts import Verdicts
 
 _KEEPING = Lock()
@@ -23,16 +23,24 @@ _KEEPING = Lock()
 
 def main() -> None:
     parser = argparse.ArgumentParser(prog="python -m bench.compare", description=__doc__)
-    parser.add_argument("systems", nargs="*", choices=[[], *NAMES], metavar="system", help=", ".join(NAMES))
+    names = (*NAMES, *ONLY_RATED)
+    parser.add_argument("systems", nargs="*", choices=[[], *names], metavar="system", help=", ".join(names))
     parser.add_argument("--row", action="append", choices=ROWS, help="only this row; may be repeated")
     parser.add_argument("--jobs", type=int, default=2, help="how many systems are played at the same time")
     parser.add_argument("--environments", type=Path, help="keep the environments here, for the next time")
     parser.add_argument("--page", action="store_true", help="only write the page from verdicts.json")
     parser.add_argument("--speed", action="store_true", help="measure speed instead, on a quiet machine")
+    parser.add_argument("--rate", action="store_true", help="measure a rate over four workers instead")
     parser.add_argument("--load", action="append", choices=speed.LOADS, help="only this load of --speed")
     asked = parser.parse_args()
+    if not {*asked.systems} <= {*(known := RATED if asked.rate else NAMES)}:
+        parser.error(f"these can be measured: {', '.join(known)}")
     kept = Verdicts()
-    if asked.speed:
+    if asked.rate:
+        with TemporaryDirectory(prefix="compare-") as folder:
+            for system in map(load, asked.systems or RATED):
+                measure_rate(kept, system, asked.environments or Path(folder))
+    elif asked.speed:
         with TemporaryDirectory(prefix="compare-") as folder:
             for system in map(load, asked.systems or NAMES):
                 measure(asked.load or list(speed.LOADS), kept, system, asked.environments or Path(folder))
@@ -61,10 +69,17 @@ def measure(loads: list[str], kept: Verdicts, system: System, folder: Path) -> N
     keep_each(system, settings, partial(speed.run, system, environment.make(system, folder)), kept)
 
 
+def measure_rate(kept: Verdicts, system: System, folder: Path) -> None:
+    """Measure how one system keeps a rate."""
+    python = environment.make(system, folder)
+    settings = [(rate.ROW, setting) for setting in rate.settings_of(system)]
+    keep_each(system, settings, lambda _, setting: rate.run(system, python, setting), kept)
+
+
 def keep_each(
     system: System,
     settings: list[tuple[str, dict[str, Any]]],
-    run: Callable[[str, dict[str, Any]], str | speed.Figures],
+    run: Callable[[str, dict[str, Any]], str | speed.Figures | rate.Rated],
     kept: Verdicts,
 ) -> None:
     """Run each row or load with its setting. One that fails leaves its verdict as it was, and says so."""

@@ -22,6 +22,8 @@ class Place:
     """Seconds after which the lock expires; 0 means the system's default."""
     is_bare: bool = False
     """Whether the task is declared without a lock."""
+    rate: int = 0
+    """Starts of a key in any second, in place of a lock; 0 means a lock."""
     redelivery: int = 0
     """Seconds after which an unfinished message is delivered again; 0 means the system's default."""
 

@@ -18,6 +18,10 @@ PATIENCE = 75.0
 """Seconds that a system has after a kill, unless it needs more by its own defaults."""
 FAMILY = NAMES[:7]
 """Those whose tasks are Celery's."""
+ONLY_RATED = ("rate_limit", "limits", "pyrate_limiter")
+"""Adapters of what has a rate, and no lock: they take part in `rate.py` alone."""
+RATED = ("ours", *ONLY_RATED, "heimdall", "docket", "dbos")
+"""Those that have a rate, in the order of the page."""
 _PIN = re.compile(r"^([A-Za-z0-9._-]+)==(\S+)", re.MULTILINE)
 
 
@@ -50,6 +54,8 @@ class System:
     """Whether a duplicate is refused when it is called."""
     patience: float
     """Seconds after a kill in which the run and the next call may begin."""
+    rate: str
+    """How a task with a rate of ten a second is declared; empty if there is none."""
 
     @property
     def requirements(self) -> Path:
@@ -77,4 +83,5 @@ def load(name: str) -> System:
         getattr(module, "RECEIVED", ""),
         getattr(module, "REFUSES", False),
         getattr(module, "PATIENCE", PATIENCE),
+        getattr(module, "RATE", ""),
     )

@@ -8,9 +8,11 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
+from bench.compare import rate
+from bench.compare.rate import Rated
 from bench.compare.rows import ROWS
 from bench.compare.speed import LOADS, Figures, loads_of, settings_of
-from bench.compare.system import FAMILY, HERE, NAMES, System, load
+from bench.compare.system import FAMILY, HERE, NAMES, RATED, System, load
 from bench.report import replaced
 
 FILE = HERE / "verdicts.json"
@@ -31,14 +33,14 @@ class Verdicts:
         """All verdicts, as the file has them now."""
         return dict(json.loads(self._file.read_text())) if self._file.exists() else {}
 
-    def add(self, system: System, row: str, setting: dict[str, Any], verdict: str | Figures) -> None:
+    def add(self, system: System, row: str, setting: dict[str, Any], verdict: str | Figures | Rated) -> None:
         """Keep a verdict, with its date, its options and the versions that reached it."""
         kept = self.kept
         kept.setdefault(system.name, {}).setdefault(row, {})[_name(setting)] = {
-            "verdict": verdict if isinstance(verdict, str) else asdict(verdict),
+            "verdict": _plain(verdict),
             "date": dt.datetime.now(tz=dt.timezone.utc).date().isoformat(),
             "stage": setting,
-            "options": options(system, is_tuned=bool(setting.get("is_tuned"))),
+            "options": options(system, row, is_tuned=bool(setting.get("is_tuned"))),
             "versions": system.versions(),
         }
         self._file.write_text(json.dumps(kept, indent=1, sort_keys=True) + "\n")
@@ -73,6 +75,21 @@ class Verdicts:
                 lines.append([title, *(self._figures(system, load, name) for load in LOADS)])
         return _table(["", *LOADS], lines)
 
+    def rates(self) -> str:
+        """Return a table with a row per system and setting that has a rate."""
+        lines = []
+        for system in map(load, RATED):
+            cells = self.kept.get(system.name, {}).get(rate.ROW, {})
+            for name in map(_name, rate.settings_of(system)):
+                title = f"{system.title}, tuned" if name == "tuned" else system.title
+                cell = cells.get(name)
+                figures = map(str, Rated(**cell["verdict"])) if cell else (NOT_RUN, "-", "-")
+                versions = ", ".join(f"{package} {number}" for package, number in system.versions().items())
+                lines.append([title, f"`{system.rate}`", *figures, versions, cell["date"] if cell else "-"])
+        return _table(
+            ["", "declared", "most in a second", "a second", "out of order", "versions", "run on"], lines
+        )
+
     def _figures(self, system: System, load: str, setting: str) -> str:
         if load not in loads_of(system) or setting not in map(_name, settings_of(system, LOADS[load])):
             return "-"
@@ -83,7 +100,8 @@ class Verdicts:
         """Return a table of the options and the versions with which each system was run."""
         lines = ["| system | by default | tuned: also | versions | run on |\n", "|---|---|---|---|---|\n"]
         for system in map(load, NAMES):
-            cells = [cell for row in self.kept.get(system.name, {}).values() for cell in row.values()]
+            rows = self.kept.get(system.name, {})
+            cells = [cell for row in rows if row != rate.ROW for cell in rows[row].values()]
             dates = sorted({cell["date"] for cell in cells})
             numbers = {name: number for cell in cells for name, number in cell["versions"].items()}
             used = ", ".join(f"{name} {number}" for name, number in numbers.items())
@@ -100,13 +118,21 @@ class Verdicts:
         """Return the text of the page with its tables."""
         for mark, names in TABLES.items():
             text = replaced(text, mark, self.table(names))
+        text = replaced(text, "rates", self.rates())
         text = replaced(text, "speed", self.speed())
         return replaced(text, "declared", self.declared())
 
 
-def options(system: System, *, is_tuned: bool) -> str:
+def _plain(verdict: str | Figures | Rated) -> str | dict[str, Any]:
+    if isinstance(verdict, str):
+        return verdict
+    return asdict(verdict) if isinstance(verdict, Figures) else verdict._asdict()
+
+
+def options(system: System, row: str, *, is_tuned: bool) -> str:
     """Return how the task was declared, as text."""
-    return f"{system.default}; {system.tuned}" if is_tuned else system.default
+    declared = system.rate if row == rate.ROW else system.default
+    return f"{declared}; {system.tuned}" if is_tuned else declared
 
 
 def _table(head: list[str], lines: list[list[str]]) -> str:

@@ -10,12 +10,14 @@ from pathlib import Path
 
 import pytest
 
+from bench.compare import rate
 from bench.compare.__main__ import settings_of
 from bench.compare.body import Event
+from bench.compare.rate import Rated
 from bench.compare.rows import ROWS, slot
 from bench.compare.speed import LOADS, Figures, figures, hand_offs, loads_of, overtaking
 from bench.compare.stage import Stage
-from bench.compare.system import HERE, NAMES, load
+from bench.compare.system import HERE, NAMES, ONLY_RATED, RATED, load
 from bench.compare.verdicts import PAGE, Verdicts
 
 PIN = re.compile(r"[A-Za-z0-9._-]+==\S+")
@@ -30,14 +32,26 @@ def test_adapter_of_a_compared_system_is_complete(name: str) -> None:
     assert {*system.lacks} <= {*ROWS, "speed"}
     assert system.server in ("redis", "postgres")
     assert system.keys or "stuck" in system.lacks
+    assert bool(system.rate) == (name in RATED)
     pins = system.requirements.read_text().splitlines()
     assert all(PIN.fullmatch(pin) for pin in pins)
     assert {*system.versions()} == {*system.packages}
 
 
+@pytest.mark.parametrize("name", ONLY_RATED)
+def test_adapter_of_a_rate_is_complete(name: str) -> None:
+    system, module = load(name), import_module(f"bench.compare.systems.{name}")
+    assert callable(module.work)
+    assert callable(module.send)
+    assert name in RATED
+    assert system.rate
+    assert all(PIN.fullmatch(pin) for pin in system.requirements.read_text().splitlines())
+    assert {*system.versions()} == {*system.packages}
+
+
 def test_each_file_of_an_adapter_takes_part() -> None:
     files = {path.stem for path in (HERE / "systems").glob("*.py") if not path.stem.startswith("_")}
-    assert files == {*NAMES} == {path.stem for path in (HERE / "requirements").glob("*.txt")}
+    assert files == {*NAMES, *ONLY_RATED} == {path.stem for path in (HERE / "requirements").glob("*.txt")}
 
 
 @pytest.mark.promise(
@@ -77,6 +91,23 @@ def test_table_of_speed_has_the_figures_of_each_load_that_was_run(tmp_path: Path
     cells = "not run | not run | 99 of 100 in 1.5 s<br>next run after 10.0 ms, p99 20.0 ms | not run"
     assert f"| docket | {cells} |" in verdicts.speed()
     assert "| docket, tuned | - | not run | not run |" in verdicts.speed()
+
+
+@pytest.mark.proves("comparison")
+def test_table_of_rates_has_the_figures_of_each_system_that_has_a_rate(tmp_path: Path) -> None:
+    verdicts = Verdicts(tmp_path / "verdicts.json")
+    verdicts.add(load("docket"), rate.ROW, {}, Rated(11, 7.5, 30))
+    found = [line for line in verdicts.rates().splitlines() if line.startswith("| docket")]
+    assert "| 11 | 7.5 | 30 | pydocket 0.27.0, redis 8.1.0 | 2" in found[0]
+    assert "| not run | - | - |" in found[1]
+    assert len(found) == 2
+
+
+def test_rate_of_a_journal_has_the_most_starts_in_a_second_and_those_out_of_order() -> None:
+    at = {0: 0.0, 1: 0.5, 3: 0.75, 2: 0.875, 4: 1.5, 5: 1.75}
+    starts = [Event(when, 1, "start", f"noop#{number}") for number, when in at.items()]
+    assert rate.rated(starts, 2) == Rated(4, 3.0, 1)
+    assert rate.rated([], 2) == Rated(0, 0.0, 0)
 
 
 def test_system_without_a_sensible_setting_is_played_by_its_defaults_alone() -> None:
@@ -138,3 +169,8 @@ def test_speed_has_the_loads_that_mean_something_for_a_system() -> None:
 def test_compared_scene_is_played_with_real_processes() -> None:
     with Stage(load("ours"), Path(sys.executable)) as stage:
         assert slot.play(stage) == "yes"
+
+
+def test_rate_is_played_with_real_processes() -> None:
+    with Stage(load("ours"), Path(sys.executable), slots=rate.SLOTS, rate=rate.RATE) as stage:
+        assert rate.measure(stage, 3).most >= rate.RATE

@@ -15,6 +15,7 @@ DEFAULT = "register_queue(..., partition_concurrency=1), queue_partition_key=key
 TUNED = "polling_interval_sec=0.1"
 PACKAGES = ("dbos", "psycopg")
 READY = "DBOS launched!"
+RATE = 'register_queue(..., limiter={"limit": 10, "period": 1})'
 LACKS = {
     "child": "its worker is one process",
     "stuck": "its lock is a row of PostgreSQL; see the row above",
@@ -39,7 +40,9 @@ def work(place: Place) -> None:
 
     DBOS.launch()
     polling = {"polling_interval_sec": 0.1} if place.is_tuned else {}
-    lock = {} if place.is_bare else {"partition_concurrency": 1}
+    lock: dict[str, Any] = {} if place.is_bare else {"partition_concurrency": 1}
+    if place.rate:
+        lock = {"limiter": {"limit": place.rate, "period": 1}}
     DBOS.register_queue("compare", worker_concurrency=place.slots, **lock, **polling)
     threading.Event().wait()
 
@@ -53,7 +56,7 @@ def client(place: Place) -> Any:
 
 def send(place: Place, key: str, tag: str) -> str:
     options: Any = {"workflow_name": "run", "queue_name": "compare"}
-    if not place.is_bare:
+    if not (place.is_bare or place.rate):
         options["queue_partition_key"] = key
     client(place).enqueue(options, key, tag)
     return "sent"

@@ -18,12 +18,21 @@ READY = "Starting worker"
 KEYS = "*concurrency*"
 PATIENCE = 400.0
 """Its redelivery timeout is five minutes."""
+RATE = "key: Annotated[str, RateLimit(10, per=timedelta(seconds=1))]"
 LACKS = {"child": "its worker is one process", "chord": "it has no chords"}
 
 
 @cache
 def task(place: Place) -> Any:
-    from docket import ConcurrencyLimit
+    from docket import ConcurrencyLimit, RateLimit
+
+    if place.rate:
+        limit = RateLimit(place.rate, per=timedelta(seconds=1))
+
+        async def rated(key: Annotated[str, limit], tag: str) -> None:  # type: ignore[valid-type] # noqa: ARG001
+            await asyncio.to_thread(body.run, place.folder, tag)
+
+        return rated
 
     if place.is_bare:
 

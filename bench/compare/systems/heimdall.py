@@ -17,14 +17,16 @@ PACKAGES = ("celery-heimdall", "celery", "kombu", "redis")
 READY, RECEIVED = _celery.READY, _celery.RECEIVED
 REFUSES = True
 KEYS = "h-lock:*"
+RATE = 'base=HeimdallTask, heimdall={"rate_limit": RateLimit((10, 1)), "key": ...}'
 LACKS: dict[str, str] = {}
 
 
 @cache
 def task(place: Place) -> Any:
-    from celery_heimdall import HeimdallTask
+    from celery_heimdall import HeimdallTask, RateLimit
 
-    heimdall: dict[str, Any] = {"unique": True, "key": lambda args, _kwargs: args[0]}
+    heimdall: dict[str, Any] = {"key": lambda args, _kwargs: args[0]}
+    heimdall |= {"rate_limit": RateLimit((place.rate, 1))} if place.rate else {"unique": True}
     if place.timeout or place.is_tuned:
         heimdall["unique_timeout"] = place.timeout or 60
     if place.is_tuned:

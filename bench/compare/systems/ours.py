@@ -16,6 +16,7 @@ TUNED = _celery.LATE
 PACKAGES = ("celery", "kombu", "redis")
 READY, RECEIVED = _celery.READY, _celery.RECEIVED
 KEYS = ""
+RATE = 'exclusive=Exclusive("doc_id", limit=None, rate="10/s")'
 LACKS = {"stuck": "its lease has no time to live in Redis; see the row above"}
 
 
@@ -26,9 +27,10 @@ def task(place: Place) -> Any:
     app, options = _celery.app(place), dict[str, Any]()
     if not place.is_bare:
         install(app)
-        options["exclusive"] = (
-            Exclusive("doc_id", ttl=place.timeout) if place.timeout else Exclusive("doc_id")
-        )
+        given: dict[str, Any] = {"ttl": place.timeout} if place.timeout else {}
+        if place.rate:
+            given |= {"limit": None, "rate": f"{place.rate}/s"}
+        options["exclusive"] = Exclusive("doc_id", **given)
 
     @app.task(name="compare.work", **options)
     def run(doc_id: str, tag: str) -> None:  # noqa: ARG001 - the lock's
