@@ -73,8 +73,9 @@ class LockHeld(Conflict):
     """A lock was not acquired in the given time. The message names the holder and the age of its lease.
 
     Attributes:
-        reason: "held" by another owner; or without any, "rate", "paused" or "hold": the key is at its rate,
-            or an operator or a run lets nothing start.
+        reason: "held" by another owner; or without any, "rate", "paused", "hold" or "part": the key, or the
+            part of the call, is at its rate, an operator or a run lets nothing start, or all slots of the
+            part are taken.
         retry_after: the seconds until the key may open again. None: that is not known.
     """
 
@@ -174,6 +175,14 @@ class UnreadableKey(StoreRefused):
             "delete them and the tasks that wait in line: celery -A proj locks release --force --reason "
             f"'damaged data' -- {quote(escaped(self.key))}"
         )
+
+
+def keeps_no_room(url: str, needed_by: str) -> OptionError:
+    """Return the error of a store without lines, where a rate, a hold or a part is needed."""
+    return OptionError(
+        f"exclusive_store: {url} keeps no rates, costs, parts, holds and limits of operators, and "
+        f"{needed_by} needs one: name a redis://, postgresql:// or sqlite:// URL"
+    )
 
 
 def shown(value: object) -> str:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 from weakref import WeakSet
 
 from celery_exclusive import events
@@ -257,12 +257,21 @@ def gave_up_waiting(lock: str, seconds: float | None, by: Sequence[Owner], other
     return f"waited for lock {lock}{owners}, and gave up{after} (give_up_after)"
 
 
-def limited_by_operator(key: str, by: str, reason: str, change: str) -> None:
-    logger.warning("lock %s was %s by %s%s", key, change, by, because(reason))
+def limited_by_operator(key: str, part: str, by: str, reason: str, change: str) -> None:
+    of_part = f"part {part} of " if part else ""
+    logger.warning("%slock %s was %s by %s%s", of_part, key, change, by, because(reason))
+
+
+_CLOSED: Final = {
+    "rate": "at its rate",
+    "paused": "paused by an operator",
+    "hold": "held back",
+    "part": "at the limit of the task's part",
+}
 
 
 def _closed(owner: Owner) -> str:
-    what = {"rate": "at its rate", "paused": "paused by an operator", "hold": "held back"}[owner.phase]
+    what = _CLOSED[owner.phase]
     return what if owner.opens_in is None else f"{what}: the next may start in {owner.opens_in:.1f}s"
 
 

@@ -9,6 +9,7 @@ Reason = Literal[
     "rate",
     "paused",
     "hold",
+    "part",
     "in_line",
     "offered",
     "aside",
@@ -31,6 +32,7 @@ REASONS: Final[dict[Reason, str]] = {
     "rate": "as many tasks have started as the rate of the key allows",
     "paused": "an operator has paused the key",
     "hold": "a run, or an operator, lets no task of the key start for a while",
+    "part": "as many tasks of its part of the key run, or are next in line, as the limit of the part allows",
     "in_line": "the task waits in the line of the key",
     "offered": "the key is offered to the task, and its message is on its way to a worker",
     "aside": "no worker accepted the offers of the task, its message is not signed, or it waits for its last "

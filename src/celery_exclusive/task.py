@@ -80,7 +80,8 @@ class WaitingTask:
     * `not_before`: the seconds until it is published, if it waits for newer calls.
     * `ends_in`: the seconds until it gives up, if it `gives_up`, or its message expires. None: never.
     * `place`: its place in line, from 1. 0: it `is_aside`, since no worker accepted its offers, or since its
-      wait is `over`: by its deadline (""), or for the newer task with this id.
+      wait is `over`: by its deadline (""), or for the newer task with this id; or it `is_shut`: it waits for
+      room of its part, and joins the line then.
     * `offers`: the number of its offers. `deaths`: the number of its runs that were recovered.
     * `task`, `args`: the name and the arguments of the call in its stored message, as logs show them.
       `celery_exclusive.locks` reads them, `lock_state()` does not. None: the store has no message, or its
@@ -103,6 +104,7 @@ class WaitingTask:
     args: str | None = None
     callers: tuple[str, ...] = ()
     part: str = ""
+    is_shut: bool = False
 
     @classmethod
     def of(cls, waiting: Waiting, place: int) -> WaitingTask:
@@ -113,13 +115,14 @@ class WaitingTask:
             waiting.is_offered,
             _seconds(waiting.not_before),
             _seconds(waiting.ends_in),
-            0 if waiting.is_aside else place,
+            0 if waiting.is_aside or waiting.is_shut else place,
             waiting.is_aside,
             waiting.offers,
             waiting.deaths,
             waiting.gives_up,
             waiting.over and task_id(waiting.over),
             part=waiting.part,
+            is_shut=waiting.is_shut,
         )
 
 
@@ -162,7 +165,9 @@ class LockState:
     _lines: _Lines = field(default_factory=_Lines, compare=False)
 
     def place_of(self, task_id: str) -> int | None:
-        """Return the place of a task in line, from 1; 0: it is aside; None: it does not wait.
+        """Return the place of a task in line, from 1; None: it does not wait.
+
+        0: it is aside, or waits for room of its part.
 
         For a task behind the first ten this asks the store, once for each 250 tasks ahead of it. A state that
         was pickled knows the first ten only.

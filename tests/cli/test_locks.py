@@ -65,6 +65,8 @@ def test_a_running_holder_loses_its_lock_only_by_force_and_the_next_in_line_star
         "override": None,
         "opens_in": None,
         "rates": [],
+        "shut": 0,
+        "parts": [],
     }
     assert holder.pop("id") == first.id
     assert holder.pop("fence") == lab.journal.events("start", tag="first")[0]["fence"]

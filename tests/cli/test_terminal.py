@@ -78,7 +78,7 @@ def test_a_task_aside_is_distinguished_in_ls(desk: Desk):
     (in_line,) = lock.pop("line")
     assert (in_line["id"], in_line["offered"]) == ("c", True)
     old = {"key": "x:k", "task": None, "state": "waiting", "holders": [], "waiting": 2, "aside": 1}
-    room = {"limit": 1, "override": None, "opens_in": None, "rates": []}
+    room = {"limit": 1, "override": None, "opens_in": None, "rates": [], "shut": 0, "parts": []}
     assert lock == {**old, **room, "args": None, "oldest_wait": 5600.0}
 
 

@@ -29,6 +29,7 @@ from celery_exclusive.core.operations import (
     StandBehind,
 )
 from celery_exclusive.core.records import NEVER, SECOND, SENT_LIFE, Phase
+from celery_exclusive.core.room import NO_LIMIT
 
 OFFER = 5 * SECOND
 TOMBSTONE = 600 * SECOND
@@ -63,6 +64,8 @@ class Take:
     rates: tuple[tuple[int, int], ...] = ()
     part: str = ""
     weight: int = 1
+    part_limit: int = NO_LIMIT
+    part_rates: tuple[tuple[int, int], ...] = ()
 
 
 @dataclass(frozen=True)
@@ -75,10 +78,12 @@ class Crowd:
     ttl: int
     recovers: bool
     cost: int = 1
+    part: str = ""
 
     def takes(self) -> list[Take]:
         ids = map(str, range(self.first, self.first + self.count))
         terms = {"late": self.recovers, "at_once": True, "recovers": self.recovers, "cost": self.cost}
+        terms["part"] = self.part
         return [Take(self.key, id, "t1", self.ttl, CROWD, "fresh", b"one", **terms) for id in ids]
 
 
@@ -93,6 +98,8 @@ class Follow:
     rates: tuple[tuple[int, int], ...] = ()
     part: str = ""
     weight: int = 1
+    part_limit: int = NO_LIMIT
+    part_rates: tuple[tuple[int, int], ...] = ()
 
 
 @dataclass(frozen=True)

@@ -26,9 +26,9 @@ from celery_exclusive.core.operations import (
     Remove,
     Requeue,
 )
-from celery_exclusive.core.records import ENDED_AT_ONCE, NEVER, SECOND, SENT, SOON
+from celery_exclusive.core.records import ENDED_AT_ONCE, NEVER, SECOND, SENT, SOON, Part
 from celery_exclusive.core.room import Terms
-from celery_exclusive.stores.base import Page, Reply, Snapshot, Wake
+from celery_exclusive.stores.base import Reply, Snapshot, Wake
 from celery_exclusive.stores.document_store import NOTHING, Change, Loaded, Reads
 from celery_exclusive.stores.memory import MemoryStore
 from celery_exclusive.stores.redis.cluster import ClusterStore, _with_epoch, bucket_of
@@ -59,7 +59,7 @@ from tests.store.histories import (
     Wait,
     histories,
 )
-from tests.store.terms import histories_with_terms
+from tests.store.terms import TERMS, histories_with_terms
 
 pytestmark = [
     pytest.mark.timeout(600),  # it computes, and a busy machine is no bug
@@ -194,8 +194,7 @@ class Twin:
             wake = self.published[action.number % len(self.published)]
             kind = "both" if action.is_redelivered else "promoted"
             copy = Take(wake.key, wake.id, "t3", 30 * SECOND, None, kind, wake.message, late=action.late)
-            terms = {name: getattr(action, name) for name in ("cost", "rates", "part", "weight")}
-            return self.take(replace(copy, **terms))
+            return self.take(replace(copy, **{name: getattr(action, name) for name in TERMS}))
         if isinstance(action, (Finish, ComeAgain)) and self.started:
             key, id, token = self.started.pop(action.number % len(self.started))
             if isinstance(action, Finish):
@@ -270,6 +269,8 @@ class Twin:
                 rates=take.rates,
                 part=take.part,
                 weight=take.weight,
+                part_limit=take.part_limit,
+                part_rates=take.part_rates,
             ),
         )
         if isinstance(reply.answer, Granted):
@@ -287,10 +288,14 @@ class Twin:
         aside = tuple(sorted(reply.aside, key=lambda pair: pair[0]))
         return Reply(reply.answer, wakes, aside, "told" if reply.epoch else "")
 
-    def look(self) -> tuple[dict[str, Snapshot], dict[str, Page], list[tuple[str, str]]]:
+    def look(self) -> tuple[object, ...]:
         pages = {key: self.store.line(key) for key in LIMITS}
         snapshots = {key: without_idle_rates(self.store.inspect(key)) for key in LIMITS}
-        return snapshots, pages, sorted(self.store.places())
+        return snapshots, pages, sorted(self.store.places()), self.parts()
+
+    def parts(self) -> dict[str, list[Part]]:
+        store: Any = self.store
+        return {key: sorted(store.parts(key), key=lambda part: part.name) for key in LIMITS}
 
     def drop_ended_leases(self) -> None:
         """What a sweep drops of keys without a line, Redis drops by itself, in real time."""
@@ -494,11 +499,19 @@ def hold_to_the_reference(store: Tested, history: list[Action]) -> None:
 
 
 def the_rows_agree(transaction: Transaction) -> None:
-    """A lock counts its line and its many holders, and ends by itself only without a line."""
-    entries = rows_of(transaction, "line", "key, state")
-    for key, ends, *counted in rows_of(transaction, "lock", "key, ends, waiting, aside, behind"):
-        assert counted == [entries.count((key, state)) for state in ("waiting", "aside", "behind")]
-        assert (ends is None) == any(counted)
+    """A lock counts its line and its many holders, and ends by itself only without a line and terms of parts.
+
+    A key that is not used has no parts.
+    """
+    lines = rows_of(transaction, "line", "key, state")
+    entries = [(key, "shut" if state.startswith("shut") else state) for key, state in lines]
+    parts, used = rows_of(transaction, "part", "key, due"), set[str]()
+    dues = {key for key, due in parts if due is not None}
+    for key, ends, *counted in rows_of(transaction, "lock", "key, ends, waiting, aside, behind, shut"):
+        assert counted == [entries.count((key, state)) for state in ("waiting", "aside", "behind", "shut")]
+        assert (ends is None) == (any(counted) or key in dues)
+        used |= {key} if ends != 0 else set()
+    assert used >= {key for key, _ in parts}
     holders = [key for key, _ in rows_of(transaction, "holder", "key, id")]
     for key, document in rows_of(transaction, "lock", "key, document"):
         if held := json.loads(document).get("held"):
@@ -506,8 +519,9 @@ def the_rows_agree(transaction: Transaction) -> None:
 
 
 def all_ends_by_itself_but_what_waits(store: RedisStore) -> None:
-    lines = {key for key in LIMITS if store._client.ask("EXISTS", f"{store._base}m:{key}")}
-    kept = {f"{kind}:{key}" for kind in "lqaboemp" for key in lines} | {"due", "fence", "epoch", "run"}
+    of_lines = {key: [f"{store._base}{kind}:{key}" for kind in "md"] for key in LIMITS}  # d: of parts
+    lines = {key for key in LIMITS if store._client.ask("EXISTS", *of_lines[key])}
+    kept = {f"{kind}:{key}" for kind in "lqabosempd" for key in lines} | {"due", "fence", "epoch", "run"}
     for name in store._client.ask("KEYS", f"{store._base}*"):
         if store._client.ask("PTTL", name) == -1:
             assert name.decode().removeprefix(store._base) in kept

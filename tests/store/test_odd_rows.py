@@ -6,6 +6,7 @@ import re
 import sqlite3
 from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager, suppress
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -14,7 +15,16 @@ import psycopg
 import pymysql
 import pytest
 
-from celery_exclusive.core.operations import Drop, Granted, Recall, Release, Remove, Renew
+from celery_exclusive.core.operations import (
+    Acquire,
+    Drop,
+    Granted,
+    Recall,
+    Release,
+    Remove,
+    Renew,
+    SetLimit,
+)
 from celery_exclusive.core.records import NAMED, SECOND
 from celery_exclusive.errors import StoreUnavailable, UnreadableKey
 from celery_exclusive.stores.base import open_store
@@ -26,7 +36,8 @@ ODD: tuple[Any, ...] = ("x", 0, -1, 2**63 - 1)
 ALSO_ODD = (b"", None, 2**31 - 1)
 ODD_WORDS = ("x", "", "-1", "0", f"{2**63 - 1}")
 ODD_SCORES = ("-1", "0.5", "-inf", "inf", f"{2**63 - 1}")
-LINE, CROWD, FINE = "line", "crowd", "fine"
+LINE, CROWD, PARTS, FINE = "line", "crowd", "parts", "fine"
+OF_TABLE = {"lock": LINE, "line": LINE, "holder": CROWD, "part": PARTS}
 REFUSALS = (sqlite3.IntegrityError, psycopg.Error, pymysql.Error)
 
 
@@ -38,7 +49,7 @@ REFUSALS = (sqlite3.IntegrityError, psycopg.Error, pymysql.Error)
 )
 @pytest.mark.proves("damaged lock")
 @pytest.mark.timeout(300)
-@pytest.mark.parametrize("table", ["lock", "line", "holder", "tombstone", "namespace"])
+@pytest.mark.parametrize("table", ["lock", "line", "holder", "part", "tombstone", "namespace"])
 @pytest.mark.parametrize(
     "kind", ["sqlite", *(pytest.param(kind, marks=pytest.mark.large) for kind in ("postgres", "maria"))]
 )
@@ -50,17 +61,17 @@ def test_an_odd_value_in_any_column_fails_calls_of_its_own_key_alone(
     if kind != "sqlite":
         url, odd, mark = request.getfixturevalue(f"{kind}_url"), ODD + ALSO_ODD, "%s"
         connect = request.getfixturevalue(f"{kind}_database").stranger
-    with closing(filled(url, "first")), connect() as cursor:
+    with closing(filled(url, "first", has_parts=True)), connect() as cursor:
         cursor.execute(f"SELECT * FROM exclusive2_{table}")
         columns = [name for name, *_ in cursor.description if name not in ("namespace", "key", "epoch")]
         for number, (column, value) in enumerate((column, value) for column in columns for value in odd):
             prefix = f"{number}"
-            with closing(filled(url, prefix)) as store:
+            with closing(filled(url, prefix, has_parts=True)) as store:
                 words = f"UPDATE exclusive2_{table} SET {column} = {mark} WHERE namespace = {mark}"
                 values = [value, prefix.encode()]
-                if table in ("lock", "line", "holder"):
+                if table in OF_TABLE:
                     words += f' AND "key" = {mark}'
-                    values.append((CROWD if table == "holder" else LINE).encode())
+                    values.append(OF_TABLE[table].encode())
                 if table == "line":
                     words += f" AND id = {mark}"
                     values.append(b"b")
@@ -69,7 +80,7 @@ def test_an_odd_value_in_any_column_fails_calls_of_its_own_key_alone(
                 except REFUSALS:
                     continue
                 known = (StoreUnavailable, UnreadableKey) if table == "namespace" else UnreadableKey
-                for call in calls(store, CROWD if table == "holder" else LINE):
+                for call in calls(store, OF_TABLE.get(table, LINE)):
                     with suppress(known):
                         call()
                 if table != "namespace":
@@ -127,7 +138,7 @@ def write(redis: Any, name: bytes, field: Any, odd: str) -> None:
         redis.execute_command("ZADD", name, odd, field)
 
 
-def filled(url: str, prefix: str) -> Any:
+def filled(url: str, prefix: str, *, has_parts: bool = False) -> Any:
     store: Any = open_store(url, prefix=prefix)
     store.clock = lambda: START
     for key in (LINE, FINE):
@@ -135,12 +146,23 @@ def filled(url: str, prefix: str) -> Any:
             store.apply(key, take(id))
     for number in range(NAMED + 2):
         store.apply(CROWD, take(f"{number}", limit=20))
+    for id in "abc" if has_parts else "":
+        store.apply(PARTS, of_part(id))
+        store.apply(PARTS, SetLimit(2, LIFE, part="other"))
     store.apply(LINE, Remove("c"))
     store.keep_namespace("broker", 60 * SECOND)
     return store
 
 
+def of_part(id: str) -> Acquire:
+    return replace(take(id), part="acme", part_limit=1)
+
+
 def calls(store: Any, key: str) -> Iterator[Callable[[], object]]:
+    if key == PARTS:
+        yield lambda: store.apply(key, of_part("d"))
+        yield lambda: store.apply(key, SetLimit(2, part="acme"))
+        yield lambda: store.parts(key)
     yield lambda: store.apply(key, take("d"))
     yield lambda: store.apply(key, Recall("b"))
     yield lambda: store.line(key)
@@ -157,7 +179,7 @@ def others_go_on(store: Any) -> None:
     leases = [(key, Renew(id, f"token of {id}", LIFE)) for key in keys for id in ("a", "0")]
     assert store.renew(leases)[4:] == [True, False]
     assert store.inspect_all(keys)[2].waiting == 2
-    assert {FINE} <= set(store.scan()) <= set(keys)
+    assert {FINE} <= set(store.scan()) <= {*keys, PARTS}
     assert (FINE, "b") in set(store.places())
     store.clock = lambda: START + LIFE
     assert [wake.id for wake in store.reap().wake if wake.key == FINE] == ["b"]

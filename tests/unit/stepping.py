@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from dataclasses import replace
 
 from celery_exclusive.core.key_state import owner
@@ -15,8 +16,9 @@ from celery_exclusive.core.operations import (
     Reap,
     Release,
 )
-from celery_exclusive.core.records import NAMED, SECOND, Document, Entry, Line, overdue
+from celery_exclusive.core.records import NAMED, NEVER, SECOND, Document, Entry, Line, Part, overdue
 from celery_exclusive.core.step import Transition, step
+from celery_exclusive.stores.document_store import Reads
 
 TTL = 30 * SECOND
 START = 1_000 * SECOND
@@ -32,6 +34,7 @@ class Key:
         self.entries: dict[str, Entry] = {}
         self.messages: dict[str, bytes] = {}
         self.tombstones: dict[str, str] = {}
+        self.known_parts: dict[str, Part] = {}
         self.last: Transition
 
     def ask(self, operation: Operation) -> Answer:
@@ -40,6 +43,9 @@ class Key:
         changed = {entry.id: entry for entry in last.entries}
         assert not changed.keys() & set(last.removed)
         self.entries.update(changed)
+        idle = [part.name for part in last.parts if part.is_idle(self.now)]
+        self.known_parts.update((part.name, part) for part in last.parts)
+        self.known_parts = {name: part for name, part in self.known_parts.items() if name not in idle}
         for id in last.removed:
             del self.entries[id], self.messages[id]
         if last.kept:
@@ -55,13 +61,19 @@ class Key:
         """What `ask` would answer; `count`: with so many entries of the line."""
         now = self.now if now is None else now
         line = self.line("" if isinstance(operation, Reap) else operation.id, count, now)
-        line = replace(line, last_of_part=self.last_of(getattr(operation, "part", "")))
+        line = Reads.of(operation).with_parts(self.document, line, self, now)
         return step(self.document, line, operation, now)
 
-    def last_of(self, part: str) -> int:
-        """The last place in line of a part's tasks."""
-        entries = (it for it in self.entries.values() if it.state == "waiting" and it.part == part)
-        return max((entry.place for entry in entries), default=0)
+    def parts(self, names: Collection[str]) -> list[Part]:
+        return [self.known_parts[name] for name in names if name in self.known_parts]
+
+    def due_parts(self, count: int) -> list[Part]:
+        due = (part for part in self.known_parts.values() if part.due < NEVER)
+        return sorted(due, key=lambda part: (part.due, part.name))[:count]
+
+    def shut(self, name: str, count: int) -> list[Entry]:
+        shut = (entry for entry in self.entries.values() if entry.part == name and entry.state == "shut")
+        return sorted(shut, key=lambda entry: entry.turn)[:count]
 
     def line(self, id: str, count: int | None = None, now: int = 0) -> Line:
         entries = self.entries.values()

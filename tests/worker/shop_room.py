@@ -28,6 +28,11 @@ def fair(self: Task, key: str, tenant: str, tag: str = "", hold: bool = False) -
     act(self, key, tag, hold=hold)
 
 
+@task(exclusive=Exclusive(key="shared:{key}", limit=6, per=Exclusive("tenant", limit=4)))
+def shared(self: Task, key: str, tenant: str, tag: str = "", hold: bool = False, seconds: float = 0) -> None:
+    act(self, tenant, tag, hold=hold, seconds=seconds)
+
+
 @task(exclusive=Exclusive("key", limit=None, rate="100/d"))
 def careful(
     self: Task, key: str, tag: str = "", held_for: float = 0, units: int = 0, hold: bool = False

@@ -179,3 +179,53 @@ def test_the_parts_of_a_key_start_their_tasks_in_turn(lab: Lab) -> None:
         *(f"{tenant} {number}" for number in range(3) for tenant in ("noisy", "quiet")),
         *(f"noisy {number}" for number in range(3, 6)),
     ]
+
+
+@pytest.mark.promise(
+    "No more bodies of a tenant run at once than the limit of its part, and no more of all tenants than the "
+    "limit of the key; a tenant whose part is full keeps no other one waiting, and each call runs",
+    figure="40 calls of three tenants, two workers of 8 slots, Redis and PostgreSQL",
+)
+def test_four_of_a_tenant_run_at_once_and_six_in_total(lab: Lab) -> None:
+    lab.start_worker("w1", 8)
+    lab.start_worker("w2", 8)
+    held = [f"noisy {number}" for number in range(4)]
+    for tag in held:
+        lab.send("shared", "k", "noisy", tag=tag, hold=True)
+    lab.journal.wait_for("start", 4)
+    for number in range(4, 20):
+        lab.send("shared", "k", "noisy", tag=f"noisy {number}", seconds=0.02)
+    lab.wait_for_line(16, "shared", "k", "")
+    for tenant in ("quiet", "third"):
+        for number in range(10):
+            lab.send("shared", "k", tenant, tag=f"{tenant} {number}", seconds=0.02)
+    for tenant in ("quiet", "third"):  # the noisy tenant's slots are all taken: two are left for the others
+        for number in range(10):
+            lab.journal.wait_for("end", tag=f"{tenant} {number}")
+    assert sorted(tag for tag in lab.journal.tags() if tag.startswith("noisy")) == held
+    lab.open(*held)
+    lab.journal.wait_for("end", 40)
+    assert sorted(lab.journal.tags("end")) == sorted(lab.journal.tags())
+    assert lab.journal.most_open(key="noisy") == 4
+    assert 4 < lab.journal.most_open() <= 6
+
+
+@pytest.mark.promise(
+    "`locks pause KEY --part P` lets no task of the part start in any worker, and the other parts go on",
+    figure="Redis and PostgreSQL",
+)
+def test_a_paused_part_starts_nothing_and_the_others_go_on(lab: Lab) -> None:
+    lab.start_worker("w1", 4)
+    key = lab.task("shared").lock_state("k", "acme").key
+    paused = command(lab, "locks", "pause", key, "--part", "acme", "--reason", "abuse")
+    assert not paused.returncode, paused.stderr
+    waits = lab.send("shared", "k", "acme", tag="waits")
+    lab.wait_for_line(1, "shared", "k", "")
+    lab.send("shared", "k", "zeta", tag="runs")
+    lab.journal.wait_for("end", tag="runs")
+    why = command(lab, "locks", "why", waits.id).stdout
+    assert "number 1 of part acme" in why
+    assert "part acme is paused by" in why
+    assert lab.journal.tags() == ["runs"]
+    assert not command(lab, "locks", "resume", key, "--part", "acme").returncode
+    lab.journal.wait_for("end", tag="waits")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from dataclasses import replace
 from typing import Any
 
 import click
@@ -13,7 +14,8 @@ from celery_exclusive.cli.commands import farewell
 from celery_exclusive.cli.listing import state_lines
 from celery_exclusive.errors import OptionError
 from celery_exclusive.operate import limiting
-from celery_exclusive.operate.states import key_state
+from celery_exclusive.operate.states import key_state, part_state
+from celery_exclusive.options.key_text import fitted
 from celery_exclusive.services import Services
 
 
@@ -43,6 +45,21 @@ class _Limit(click.ParamType):  # type: ignore[type-arg] # generic since click 8
             self.fail(f"{error}, and not `reset`. For 0: locks pause", param, ctx)
 
 
+class _Part(click.ParamType):  # type: ignore[type-arg] # generic since click 8.3
+    """The name of a part: an empty one, as of a variable that is not set, must not mean the whole key."""
+
+    name = "PART"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> str:
+        return str(value) or self.fail("it is empty, and names no part", param, ctx)
+
+
+_PART = click.option(
+    "--part",
+    type=_Part(),
+    callback=lambda *of: of[-1] or "",
+    help="Only this part of the key, as per= makes it, such as a tenant.",
+)
 _FOR = click.option("--for", "lasts", type=_Time(), help="Until this time is over, such as 30m or 2h.")
 _REASON = click.option(
     "--reason", "--why", "reason", default="", help="Why: for the log, and for `locks why`."
@@ -52,10 +69,11 @@ _REASON = click.option(
 @click.command
 @click.argument("key")
 @click.argument("number", type=_Limit(), metavar="N|reset")
+@_PART
 @_FOR
 @_REASON
 @click.pass_obj
-def limit(obj: CLIContext, key: str, number: int, lasts: float | None, reason: str) -> None:
+def limit(obj: CLIContext, /, *, key: str, number: int, part: str, lasts: float | None, reason: str) -> None:
     """Let N tasks of KEY run at once, in all workers, from now on; `reset` lets the limit of the code count.
 
     KEY is a key as `locks ls` lists it, the name of a task, or the string of a key= or of a lock(), also if
@@ -67,20 +85,21 @@ def limit(obj: CLIContext, key: str, number: int, lasts: float | None, reason: s
     """
     services, key = _meant(obj, key)
     if number < 0:
-        found = limiting.set_limit(services, key, None, reason=reason)
-        _show(services, key, "" if found else "the limit of the code counted already")
+        found = limiting.set_limit(services, key, None, part=part, reason=reason)
+        _show(services, key, part, "" if found else "the limit of the code counted already")
     else:
-        limiting.set_limit(services, key, number, lasts=lasts, reason=reason)
-        _show(services, key)
+        limiting.set_limit(services, key, number, part=part, lasts=lasts, reason=reason)
+        _show(services, key, part)
 
 
 @click.command
 @click.argument("key")
+@_PART
 @_FOR
 @_REASON
 @click.option("--yes", is_flag=True, help="Do not ask.")
 @click.pass_obj
-def pause(obj: CLIContext, /, *, key: str, lasts: float | None, reason: str, yes: bool) -> None:
+def pause(obj: CLIContext, /, *, key: str, part: str, lasts: float | None, reason: str, yes: bool) -> None:
     """Let no task of KEY start, in any worker, until `locks resume`, or until the time of --for is over.
 
     What runs, runs on. Calls wait in line, or are skipped or refused as their on_conflict= says. What gives
@@ -88,39 +107,41 @@ def pause(obj: CLIContext, /, *, key: str, lasts: float | None, reason: str, yes
     --for, and asks first at a terminal.
     """
     services, key = _meant(obj, key)
-    if ending := limiting.ending(services, key, lasts):
+    if ending := limiting.ending(services, key, lasts, part):
         click.echo(ending)
         if not yes and sys.stdin.isatty():
             click.confirm("pause it all the same?", abort=True)
-    limiting.set_limit(services, key, 0, lasts=lasts, reason=reason)
-    _show(services, key)
+    limiting.set_limit(services, key, 0, part=part, lasts=lasts, reason=reason)
+    _show(services, key, part)
 
 
 @click.command
 @click.argument("key")
+@_PART
 @_REASON
 @click.pass_obj
-def resume(obj: CLIContext, key: str, reason: str) -> None:
-    """End the pause of KEY, a limit that was set, and a hold."""
+def resume(obj: CLIContext, key: str, part: str, reason: str) -> None:
+    """End the pause of KEY, a limit that was set, and a hold; of its parts only the one of --part."""
     services, key = _meant(obj, key)
-    was_limited = limiting.set_limit(services, key, None, reason=reason)
-    was_held = limiting.hold(services, key, 0, reason=reason)
-    _show(services, key, "" if was_limited or was_held else "it was neither paused nor held back")
+    was_limited = limiting.set_limit(services, key, None, part=part, reason=reason)
+    was_held = limiting.hold(services, key, 0, part=part, reason=reason)
+    _show(services, key, part, "" if was_limited or was_held else "it was neither paused nor held back")
 
 
 @click.command
 @click.argument("key")
 @click.argument("time", type=_Time())
+@_PART
 @_REASON
 @click.pass_obj
-def hold(obj: CLIContext, key: str, time: float, reason: str) -> None:
+def hold(obj: CLIContext, key: str, time: float, part: str, reason: str) -> None:
     """Let no task of KEY start for TIME, such as 30s: as a body does with lease.hold().
 
     An earlier hold that ends later stays. `locks resume` ends it.
     """
     services, key = _meant(obj, key)
-    limiting.hold(services, key, time, reason=reason)
-    _show(services, key)
+    limiting.hold(services, key, time, part=part, reason=reason)
+    _show(services, key, part)
 
 
 def _meant(obj: CLIContext, text: str) -> tuple[Services, str]:
@@ -128,7 +149,11 @@ def _meant(obj: CLIContext, text: str) -> tuple[Services, str]:
     return services, limiting.key_to_limit(services, text)
 
 
-def _show(services: Services, key: str, more: str = "") -> None:
-    for line in (*state_lines(key_state(services, key)), *([f"  {more}"] if more else [])):
+def _show(services: Services, key: str, part: str, more: str = "") -> None:
+    """Print the state of a key, or of a part of it."""
+    state = key_state(services, key)
+    if part:
+        state = replace(state, parts=(part_state(services, state, fitted(part)),), other_parts=0)
+    for line in (*state_lines(state), *([f"  {more}"] if more else [])):
         click.echo(line)
     farewell(services)

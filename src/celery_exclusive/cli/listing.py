@@ -7,6 +7,7 @@ from unicodedata import east_asian_width
 
 from celery_exclusive.display import duration, escaped, printable
 from celery_exclusive.operate.answers import and_deaths, facts_of, named, renewed_text, worker_text
+from celery_exclusive.operate.parts import PartState
 from celery_exclusive.operate.states import KeyState
 from celery_exclusive.task import LockHolder, WaitingTask
 
@@ -29,17 +30,36 @@ def state_lines(state: KeyState) -> Iterator[str]:
     yield f"lock {named(state)}"
     limit = "no limit; " if state.room.limit is None else f"limit {state.room.limit:,}; "
     known = limit if state.room.is_known else ""
-    yield f"  {state.shown_state}; {known}{state.waiting:,} in line, {state.aside:,} aside"
+    shut = f"{state.shut:,} for room of their parts, " * bool(state.shut)
+    yield f"  {state.shown_state}; {known}{state.in_line:,} in line, {shut}{state.aside:,} aside"
     yield from (f"  {line}" for line in state.room.lines())
     for holder in state.holders:
         yield f"  {_holder(holder)}"
     if state.other_holders:
         yield f"  and {state.other_holders:,} more holders"
+    yield from (f"  {line}" for line in part_lines(state))
+
+
+def part_lines(state: KeyState) -> Iterator[str]:
+    """Yield a line for each part that a state names, and what an operator has set of it."""
+    for part in state.parts:
+        yield part_line(part)
+        yield from (f"  {line}" for line in part.room.lines())
+    if state.other_parts:
+        yield f"and {state.other_parts:,} more parts"
+
+
+def part_line(part: PartState) -> str:
+    """Return the line that describes a part."""
+    counts = f"{part.running:,} run, {part.in_line:,} in line, {part.shut:,} for room of it"
+    limit = "no limit" if part.room.limit is None else f"limit {part.room.limit:,}"
+    weight = f"weight {part.weight}" if part.weight > 1 else ""
+    return f"{part.named}: {'; '.join(filter(None, [counts, limit * part.room.is_known, weight]))}"
 
 
 def place_line(task: WaitingTask) -> str:
     """Return the line that describes a waiting task."""
-    place = "aside" if task.is_aside else f"{task.place:,} in line"
+    place = "aside" if task.is_aside else "not in line" if task.is_shut else f"{task.place:,} in line"
     args = f" ({printable(task.args)})" if task.args else ""
     first = f"{place}: {printable(task.task_id)}{args}, for {duration(task.age)}"
     return "; ".join([first, *facts_of(task)])
@@ -60,7 +80,8 @@ def _holder(holder: LockHolder) -> str:
 
 def _rows(state: KeyState) -> Iterator[tuple[str, ...]]:
     key = (escaped(state.key), printable(state.args or "-"))
-    waiting = f"{state.all_waiting}" + (f" ({state.aside} aside)" if state.aside else "")
+    apart = [f"{state.shut} for parts"] * bool(state.shut) + [f"{state.aside} aside"] * bool(state.aside)
+    waiting = f"{state.all_waiting}" + (f" ({', '.join(apart)})" if apart else "")
     end = (waiting, _time(state.oldest_wait), state.room.short)
     for holder in state.holders:
         it = "dead" if holder.is_dead else state.state

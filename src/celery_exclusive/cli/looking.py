@@ -8,14 +8,14 @@ import sys
 import time
 from collections.abc import Collection, Iterator
 from heapq import nlargest
-from itertools import islice
+from itertools import chain, islice
 from typing import Any
 
 import click
 from celery.bin.base import CLIContext
 
 from celery_exclusive.cli.app import app_services, as_typed
-from celery_exclusive.cli.listing import place_line, state_lines, table
+from celery_exclusive.cli.listing import part_lines, place_line, state_lines, table
 from celery_exclusive.cli.records import answer_record, key_record, waiting_record
 from celery_exclusive.errors import StoreUnavailable, UnreadableKey, did_you_mean
 from celery_exclusive.operate.answers import Answer, of_outage
@@ -71,10 +71,12 @@ def ls(obj: CLIContext, /, prefix: str, task: str, *, watch: bool, as_json: bool
     HOLDER   the id of the task that holds the lock; one row for each holder
     WORKER   the worker that runs it; - for a lock(), and for a task that no worker runs
     HELD     for how long the holder has held it
-    WAITING  how many tasks wait in line
+    WAITING  how many tasks wait in line, and how many of them for room of their parts (per=)
     OLDEST   for how long the first of them has waited
     LIMIT    how many holders the key may have at once, "-" for any number; the limit or pause that an
              operator has set; and of each rate how many have started
+
+    Of one key it lists the parts, the ones with the most waiting tasks.
     """
     if watch and as_json:
         raise click.UsageError("--watch redraws a table: leave out --json, or run the command again")
@@ -86,8 +88,13 @@ def ls(obj: CLIContext, /, prefix: str, task: str, *, watch: bool, as_json: bool
     if not keys:
         click.echo(_none(services, prefix, task), err=True)
     found = _chosen(services, keys, **chosen)
+    first = list(islice(found, 2))
+    found = chain(first, found)
     for line in (json.dumps(key_record(state)) for state in found) if as_json else table(found):
         click.echo(line)
+    if len(first) == 1 and not as_json:
+        for line in part_lines(first[0]):
+            click.echo(line)
 
 
 @click.command

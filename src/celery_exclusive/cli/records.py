@@ -6,6 +6,7 @@ from dataclasses import asdict
 from typing import Any
 
 from celery_exclusive.operate.answers import Answer
+from celery_exclusive.operate.parts import PartState
 from celery_exclusive.operate.states import KeyState
 from celery_exclusive.task import LockHolder, WaitingTask
 
@@ -25,8 +26,11 @@ def key_record(state: KeyState) -> dict[str, Any]:
         "override": state.room.override and asdict(state.room.override),
         "opens_in": _rounded(state.room.opens_in),
         "rates": [asdict(rate) for rate in state.room.rates],
+        "shut": state.shut,
+        "parts": [_part_record(part) for part in state.parts],
         "line": [waiting_record(task) for task in state.line],
         **({"other_holders": state.other_holders} if state.other_holders else {}),
+        **({"other_parts": state.other_parts} if state.other_parts else {}),
         **({"problem": state.problem} if state.problem else {}),
     }
 
@@ -43,6 +47,7 @@ def waiting_record(task: WaitingTask) -> dict[str, Any]:
         "place": task.place,
         "part": task.part or None,
         "aside": task.is_aside,
+        "shut": task.is_shut,
         "over": task.over,
         "offers": task.offers,
         "deaths": task.deaths,
@@ -76,6 +81,20 @@ def _holder_record(holder: LockHolder) -> dict[str, Any]:
         "renewed": _rounded(holder.renewed),
         "deaths": holder.deaths,
         "workers": [asdict(worker) for worker in holder.workers],
+    }
+
+
+def _part_record(part: PartState) -> dict[str, Any]:
+    return {
+        "part": part.name or None,
+        "running": part.running,
+        "in_line": part.in_line,
+        "shut": part.shut,
+        "weight": part.weight,
+        "limit": part.room.limit,
+        "override": part.room.override and asdict(part.room.override),
+        "opens_in": _rounded(part.room.opens_in),
+        "rates": [asdict(rate) for rate in part.room.rates],
     }
 
 

@@ -35,8 +35,8 @@ class CallSteps(KeyState):
             self.leave(lease.id)  # the message that its run keeps is no copy
         entry = self.entries.get(op.id)
         is_copied = entry is not None or (lease is not None and lease.may_have_copies)
-        cost = lease.cost if lease else 1
-        self.hold(op, fence, op.phase, may_have_copies=is_copied, cost=cost)
+        cost, part = (lease.cost, lease.part) if lease else (1, "")
+        self.hold(op, fence, op.phase, may_have_copies=is_copied, cost=cost, part=part)
         if op.sends and not own:
             self.new_tombstone = Tombstone("sent")
         if entry:

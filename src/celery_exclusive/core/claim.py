@@ -18,7 +18,7 @@ from celery_exclusive.core.operations import (
     Restore,
 )
 from celery_exclusive.core.records import Phase
-from celery_exclusive.core.room import Rates
+from celery_exclusive.core.room import ONE_UNIT, Rates, Share
 
 FINISHED: Literal["finished"] = "finished"
 STARTED: Literal["started"] = "started"
@@ -36,8 +36,7 @@ _TOKEN = re.compile("[0-9a-f]{16}")
 class Claim:
     """A key, with the id and the token of its claimant. Its lease lasts for `ttl` microseconds.
 
-    `limit`, `rates`: what the key allows. `cost`, `part`, `weight`: what the claim takes of it. All are as in
-    `Acquire`.
+    `limit`, `rates`: what the key allows. `share`: what the claim takes of it.
     """
 
     key: str
@@ -45,22 +44,11 @@ class Claim:
     token: str
     ttl: int
     limit: int = 1
-    cost: int = 1
     rates: Rates = ()
-    part: str = ""
-    weight: int = 1
+    share: Share = ONE_UNIT
 
     def acquire(self) -> Acquire:
-        return Acquire(
-            self.id,
-            self.token,
-            self.ttl,
-            self.limit,
-            cost=self.cost,
-            rates=self.rates,
-            part=self.part,
-            weight=self.weight,
-        )
+        return Acquire(self.id, self.token, self.ttl, self.limit, rates=self.rates, **self.share.fields)
 
     def acquire_alone(self, ttl: int, phase: Phase, inherits: Claim | None = None) -> AcquireAlone:
         return AcquireAlone(
@@ -71,7 +59,7 @@ class Claim:
         return Renew(self.id, self.token, self.ttl)
 
     def restore(self) -> Restore:
-        return Restore(self.id, self.token, self.ttl, self.limit, self.cost, self.rates)
+        return Restore(self.id, self.token, self.ttl, self.limit, rates=self.rates, **self.share.fields)
 
     def release(self, ending: Ending = "done") -> Release:
         return Release(self.id, self.token, ending)

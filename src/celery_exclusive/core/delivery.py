@@ -129,10 +129,8 @@ class Delivery(Claims):
             order=self.order if claim is self.exclusive else None,
             expires_in=self.expires_in,
             queue=self.queue if self.may_be_in_line else "",
-            cost=claim.cost,
             rates=claim.rates,
-            part=claim.part,
-            weight=claim.weight,
+            **claim.share.fields,
         )
 
     def park(self, acquire: Acquire) -> Acquire:

@@ -6,6 +6,7 @@ from collections.abc import Iterable
 from dataclasses import replace
 
 from celery_exclusive.core.operations import Acquire, AcquireAlone, Owner, Restore, Waiting
+from celery_exclusive.core.parts import Parts
 from celery_exclusive.core.records import (
     KEEPS_PLACE,
     NAMED,
@@ -22,7 +23,7 @@ from celery_exclusive.core.records import (
     Tombstone,
     by_expiry,
 )
-from celery_exclusive.core.room import A_START, AT_ONCE, Room, take
+from celery_exclusive.core.room import A_START, AT_ONCE, Room, size, take
 
 FIRST_OFFER = 5 * SECOND
 """How long the first offer lasts; each further offer lasts longer."""
@@ -61,6 +62,7 @@ def waiting(entry: Entry, now: int) -> Waiting:
         over=entry.over,
         part=entry.part,
         cost=entry.cost,
+        is_shut=entry.state == "shut",
     )
 
 
@@ -101,7 +103,9 @@ class KeyState:
         }
         if line.entry:
             self.entries[self.id] = line.entry
-        self.waiting = line.waiting
+        self.entries.update((entry.id, entry) for part in line.parts for entry in part.first)
+        self.parts = Parts(document, line, self.holders, self.entries, now)
+        self.waiting, self.shut = line.waiting, self.terms.shut
         self.ahead = line.ahead
         self.mark = None if line.tombstone is None else Tombstone.of_text(line.tombstone)
         self.tombstone = None if self.mark and self.mark.is_mark else self.mark
@@ -122,8 +126,10 @@ class KeyState:
         *,
         may_have_copies: bool,
         cost: int = 1,
+        part: str = "",
     ) -> None:
-        self.holders[op.id] = Holder(op.id, op.token, self.now + op.ttl, fence, may_have_copies, phase, cost)
+        lease = Holder(op.id, op.token, self.now + op.ttl, fence, may_have_copies, phase, cost, part)
+        self.holders[op.id] = lease
 
     def put_behind(self, entry: Entry, flags: int = 0) -> None:
         """Put a copy behind its run. An admitted message has no deadline any more."""
@@ -132,7 +138,9 @@ class KeyState:
     def advance(self) -> None:
         """Drop expired leases, and offer the free slots: first to entries in line, then to entries aside."""
         self.end_expired()
+        self._open_parts()
         self._offer_in_line()
+        self._open_parts()
         self._offer_aside()
 
     def end_expired(self) -> None:
@@ -166,18 +174,38 @@ class KeyState:
         """Put a copy at the end of the line, or at its old place.
 
         One of a part stands 2, 4, 8 starts behind what offers have reached, after its first, second, third
-        death.
+        death, or is the first that waits for room of its part.
         """
+        if not self.parts.fits(entry.part, entry.cost):
+            self.put(entry.moved(state="shut"))
+            return
         has_parts = bool(entry.part or self.reached)
         keeps_place = entry.offers & KEEPS_PLACE and not has_parts
         seq = entry.seq if keeps_place else self.next_number()
         moved = entry.moved(seq=seq, offer_until=offer_until, offers=int(entry.is_copy_at_broker))
         if has_parts:
+            self.parts.entered(entry.part)
             place = self.place_behind(self.rejoined.get(entry.part, 0), 2 ** min(entry.deaths, 20))
             moved, self.rejoined[entry.part] = replace(moved, place=place), place
         if entry.id == self.id and not keeps_place:
             self.ahead = self.before(moved)
         self.put(moved)
+
+    def _open_parts(self) -> None:
+        """Let tasks join the line for which their parts have room now."""
+        for name in self.parts.with_shut():
+            for entry in self.parts.shut(name)[:OFFERED_AT_ONCE]:
+                if not self.parts.fits(name, entry.cost):
+                    break
+                opened = replace(entry, state="waiting", place=self.next_place(name, entry.cost))
+                if entry.id == self.id:
+                    self.ahead = self.before(opened)
+                self.put(opened)
+
+    def next_place(self, part: str, cost: int) -> int:
+        """Return the place of a task of a part that joins the line."""
+        of = self.parts.entered(part)
+        return self.place_behind(of.last, size(self.room(), cost), of.weight)
 
     def place_behind(self, last: int, cost: int, weight: int = 1) -> int:
         """Return the place in line of the next task of a part, whose last one has this place.
@@ -241,12 +269,38 @@ class KeyState:
             room = take(room, units)
         return bool(room)
 
-    def closed(self, cost: int) -> list[Owner]:
+    def part_lets(self, part: str, cost: int) -> bool:
+        """Whether its part has room for the operation's task, which passes none that waits for that."""
+        if not part:
+            return True
+        entry = self.entries.get(self.id)
+        own = entry.cost if entry and entry.place and entry.part == part else 0
+        was_before = own or (entry and entry.state == "aside")
+        return bool(was_before or not self.parts.of(part).shut) and self.parts.fits(part, cost, own)
+
+    def _closed_part(self, name: str, cost: int) -> Owner:
+        part, now = self.parts.of(name), self.now
+        opens = part.opens(now, cost)
+        left, (free, most), override = (
+            opens - now if opens < NEVER else NEVER,
+            part.room(now)[0],
+            part.terms.override,
+        )
+        if override and not override.limit:
+            return Owner("", now - override.since, left, phase="paused")
+        if now < part.terms.opens_at:
+            return Owner("", 0, left, phase="hold")
+        is_rate = free >= min(cost, most) and not self.parts.fits(name, cost)
+        return Owner("", 0, left, phase="rate" if is_rate else "part")
+
+    def closed(self, cost: int, part: str = "") -> list[Owner]:
         """Return the owner without an id for which a task has to wait though slots may be free, if any.
 
         Behind others it waits as the next of them.
         """
         terms, now = self.terms, self.now
+        if part and not self.part_lets(part, cost):
+            return [self._closed_part(part, cost)]
         if terms.override and not terms.override.limit:
             until = terms.override.until
             return [
@@ -277,12 +331,12 @@ class KeyState:
         waiting = [entry for entry in self.entries.values() if entry.state == "waiting"]
         return sorted(waiting, key=lambda entry: entry.turn)
 
-    def owners(self, cost: int | None = None) -> tuple[tuple[Owner, ...], int]:
+    def owners(self, cost: int | None = None, part: str = "") -> tuple[tuple[Owner, ...], int]:
         """Return the owners that an answer names, holders first, and the number of others.
 
-        `cost`: of the task that has to wait for them, maybe since the key is closed.
+        `cost`, `part`: of the task that has to wait for them, maybe since the key is closed.
         """
-        closed = [] if cost is None else self.closed(cost)
+        closed = [] if cost is None else self.closed(cost, part)
         owners = [owner(lease, self.now) for lease in named(self.holders.values(), self.id)]
         in_turn = self.in_turn()
         offered = [entry for entry in in_turn if entry.id != self.id]
@@ -325,7 +379,9 @@ class KeyState:
             self.queue = SEVERAL
 
     def _count(self, entry: Entry, difference: int) -> None:
-        """Adjust the counts `waiting` and `ahead` for an entry that is added (1) or removed (-1)."""
+        """Adjust the counts of the line for an entry that is added (1) or removed (-1)."""
+        if entry.state == "shut":
+            self.shut += difference
         if entry.state != "waiting":
             return
         own = self.entries.get(self.id)
@@ -352,7 +408,7 @@ class KeyState:
             left = take(room, entry.cost)
             if slots <= 0 or not left:
                 break
-            is_last = position == in_line
+            is_last = position == in_line and not self.parts.of(entry.part).shut
             may_step_aside = not is_last and len(self.stepped_aside) < most
             if entry.offer_until <= self.now and entry.offers >= most_offers and may_step_aside:
                 self.set_aside(entry)
@@ -457,11 +513,12 @@ class KeyState:
         pause = LONGEST_OFFER * self.first_offer if entry.offers >= OFFERS_IN_LINE else 0
         self.put(replace(entry, offer_until=self.now + pause, state="aside", place=0))
 
-    def due(self) -> int | None:
+    def due(self, part_due: int) -> int | None:
         in_turn = self.in_turn()
         times = [entry.offer_until for entry in in_turn]
+        times += [part_due] if part_due != NEVER else []
         aside = [entry for entry in self.entries.values() if entry.state == "aside"]
-        others_wait = bool(self.waiting or aside)
+        others_wait = bool(self.waiting or aside or self.shut)
         # Of many holders it is not known which have copies.
         counts_all = others_wait or self.line.others_behind
         # Requests of other tasks must not put off the sweep that recovers.
@@ -494,5 +551,5 @@ class KeyState:
     @property
     def first_deadline(self) -> int:
         """The time at which the first message in line expires, or an earlier one."""
-        waits = self.waiting or any(entry.state == "aside" for entry in self.entries.values())
+        waits = self.waiting or self.shut or any(entry.state == "aside" for entry in self.entries.values())
         return self.deadline if waits else NEVER

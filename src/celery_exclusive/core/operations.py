@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import ClassVar, Literal
 
 from celery_exclusive.core.records import NEVER, SECOND, OwnerPhase, Phase
-from celery_exclusive.core.room import Rates
+from celery_exclusive.core.room import NO_LIMIT, Rates
 
 Ending = Literal["done", "open", "if_no_copy"]
 RemoveEnding = Literal["done", "open", "superseded", "aside"]
@@ -32,7 +32,8 @@ class Acquire:
     * `replaces`: a new message replaces the messages of this kind that wait in line, and may be replaced.
     * `queue`: where the broker has the message, if that may be parked.
     * `cost`: the units that the run holds of the limit, and takes of each rate. `rates`: units and periods.
-    * `part`, `weight`: the part of the key's tasks that it belongs to, and its weight; "": it has none.
+    * `part`: of the key's tasks, to which it belongs; "": to none. `weight`, `part_limit`, `part_rates`: the
+      terms of this part.
     """
 
     id: str
@@ -56,6 +57,8 @@ class Acquire:
     rates: Rates = ()
     part: str = ""
     weight: int = 1
+    part_limit: int = NO_LIMIT
+    part_rates: Rates = ()
 
     @property
     def may_be_in_line(self) -> bool:
@@ -90,6 +93,8 @@ class Enqueue:
     rates: Rates = ()
     part: str = ""
     weight: int = 1
+    part_limit: int = NO_LIMIT
+    part_rates: Rates = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -220,6 +225,10 @@ class Restore:
     limit: int = 1
     cost: int = 1
     rates: Rates = ()
+    part: str = ""
+    weight: int = 1
+    part_limit: int = NO_LIMIT
+    part_rates: Rates = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -247,7 +256,7 @@ class AcquireAlone:
 
 @dataclass(frozen=True, slots=True)
 class SetLimit:
-    """Override the limit of a key, for an operator, for as long as it `lasts`; 0: no task starts.
+    """Override the limit of a key, or of a part, for as long as it `lasts`; 0: no task starts.
 
     None: the limit of the code counts again. Applied(False): it did so already.
     """
@@ -257,11 +266,14 @@ class SetLimit:
     lasts: int | None = None
     by: str = ""
     reason: str = ""
+    part: str = ""
 
 
 @dataclass(frozen=True, slots=True)
 class Hold:
-    """Start no task of a key for as long as it `lasts`. An earlier hold that ends later stays; 0 ends all.
+    """Start no task of a key, or of a part, for as long as it `lasts`; 0 ends all holds.
+
+    An earlier hold that ends later stays.
 
     `id` and `token`: the run that asks for it, which has to hold the key. Without an id an operator asks.
     """
@@ -269,11 +281,15 @@ class Hold:
     id: str
     token: str
     lasts: int
+    part: str = ""
 
 
 @dataclass(frozen=True, slots=True)
 class Charge:
-    """Count more units of a run at the rates of its key. Applied(False): it does not hold the key."""
+    """Count more units of a run at the rates of its key and its part.
+
+    Applied(False): it does not hold the key.
+    """
 
     id: str
     token: str
@@ -334,8 +350,8 @@ def ids_of(operation: Operation) -> tuple[str, ...]:
 class Owner:
     """The owner of a key: a holder, or an id with an offer and no lease. `age`: the time since the grant.
 
-    The owner of a key that is closed has no id, and the phase says by what: its rate, an operator's pause, or
-    a hold; `remaining` is the time until it may open, `NEVER` if that is not known.
+    The owner of a key that is closed has no id, and the phase says by what: a rate, an operator's pause, a
+    hold, or the limit of a part; `remaining` is the time until it may open, `NEVER` if that is not known.
     """
 
     id: str
@@ -348,7 +364,7 @@ class Owner:
     @property
     def is_closed(self) -> bool:
         """Whether it stands for a key that is closed."""
-        return self.phase in ("rate", "paused", "hold")
+        return self.phase in ("rate", "paused", "hold", "part")
 
     @property
     def opens_in(self) -> float | None:
@@ -368,6 +384,7 @@ class Waiting:
     * `is_aside`: it is out of the line, since no worker accepted its offers, or since its wait is `over`: by
       its deadline (""), or for the newer message with this id. A worker ends its task then.
     * `part`: the part of the key's tasks that it belongs to. `cost`: the units that its run will need.
+    * `is_shut`: it waits for room of its part, and is not in line yet.
     """
 
     id: str
@@ -382,6 +399,7 @@ class Waiting:
     over: str | None = None
     part: str = ""
     cost: int = 1
+    is_shut: bool = False
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,7 +9,7 @@ from collections.abc import Collection, Iterable
 from dataclasses import dataclass
 from typing import Any, Literal, NamedTuple
 
-from celery_exclusive.core.room import NEVER, NO_TERMS, Rates, Terms
+from celery_exclusive.core.room import NEVER, NO_LIMIT, NO_TERMS, Rates, Room, Terms
 
 __all__ = ["NEVER", "Document", "Entry", "Holder", "Line", "overdue", "reach"]
 
@@ -24,9 +24,9 @@ once."""
 SOON = SECOND
 """How far a sweep looks ahead for the next key that is due."""
 Phase = Literal["running", "queued", "again", "period"]
-OwnerPhase = Literal[Phase, "offered", "rate", "paused", "hold"]
+OwnerPhase = Literal[Phase, "offered", "rate", "paused", "hold", "part"]
 NOT_BEGUN: tuple[Phase, ...] = ("queued", "again")
-State = Literal["waiting", "aside", "behind"]
+State = Literal["waiting", "aside", "behind", "shut"]
 NAMED = 10
 """The most owners that an answer names. A step reads all holders of a key that has no more than these."""
 ENDED_AT_ONCE = 100
@@ -59,7 +59,8 @@ class Holder:
     inherited or taken over keeps the flag.
     `phase` is "running", or the state of a unique message: "queued"; queued "again", which runs even if
     another owner holds the key by then; or "period", held until the time is over. A running lease belongs to
-    the delivery with its token, any other lease to its id. `cost`: the units that it holds.
+    the delivery with its token, any other lease to its id. `cost`: the units that it holds. `part`: of the
+    key's tasks.
     """
 
     id: str
@@ -69,6 +70,7 @@ class Holder:
     may_have_copies: bool = False
     phase: Phase = "running"
     cost: int = 1
+    part: str = ""
 
     def belongs_to(self, token: str) -> bool:
         """Whether the delivery with this token may change the lease. Without a run each of its id may."""
@@ -111,7 +113,8 @@ class Entry:
     Most entries wait, in line, or "aside" since no worker accepted their offers. An entry "behind" is a copy
     of a message whose id holds a lease: it is removed when the run is done, and joins the line if the lease
     ends before. The `offers` of an entry behind are flags: `AT_BROKER` if the broker has the message, too,
-    and `KEEPS_PLACE` if the entry joins the line at its old place.
+    and `KEEPS_PLACE` if the entry joins the line at its old place. An entry that is "shut" waits until
+    its part has room for it, and then joins the line.
 
     `deaths` counts the runs of the id that were recovered after their leases had expired. At the `deadline`
     of a waiting entry its message expires, and a sweep recalls it: it publishes the message out of turn, so
@@ -171,6 +174,69 @@ class Entry:
 
 
 @dataclass(frozen=True, slots=True)
+class Part:
+    """One of the parts of a key, while it has tasks or terms.
+
+    * `waiting`, `held`: the units of its tasks in line, and of its runs. `last`: the last place in line.
+    * `shut`: how many of its tasks wait for room of the part, and are not in line yet.
+    * `weight`, `limit`, `terms`: as its calls and its operators have set them.
+    * `due`: when a sweep must look at it; it may be early, never late.
+    * `first`: of its shut tasks the first ones, at least one more than the step may let into the line.
+    """
+
+    name: str
+    waiting: int = 0
+    last: int = 0
+    held: int = 0
+    shut: int = 0
+    weight: int = 1
+    limit: int = NO_LIMIT
+    terms: Terms = NO_TERMS
+    due: int = NEVER
+    first: tuple[Entry, ...] = ()
+
+    @property
+    def most(self) -> int:
+        """The units that it may hold at once."""
+        return self.terms.override.limit if self.terms.override else self.limit
+
+    def is_idle(self, now: int) -> bool:
+        """Whether nothing of it is left to know."""
+        return not (self.waiting or self.held or self.shut) and self.terms.last(now) <= now
+
+    def room(self, now: int, own: int = 0) -> Room:
+        """Return the room for one more task in line, or for the task that has so many `own` units there."""
+        in_line = self.waiting - own
+        free = 0 if now < self.terms.opens_at else self.most - self.held - in_line
+        return ((free, self.most), *((rate.free - in_line, rate.units) for rate in self.terms.active))
+
+    def opens(self, now: int, cost: int) -> int:
+        """Return when time may give room to its next task, or earlier; NEVER: only an end of another does."""
+        (free, most), *_ = self.room(now)
+        times = [self.terms.opens_at]
+        if self.terms.override:
+            times.append(self.terms.override.until)
+        if now >= self.terms.opens_at and free >= min(cost, most):
+            waits = [rate.opens(now, min(cost, rate.units) + self.waiting) for rate in self.terms.active]
+            times.append(max(waits, default=now))
+        return min((at for at in times if now < at), default=NEVER)
+
+    @property
+    def text(self) -> str:
+        """The part as stores keep it, behind the lines of its terms."""
+        numbers = self.waiting, self.last, self.held, self.shut, self.weight, self.limit, self.due
+        terms = self.terms.text
+        return (terms and f"{terms}\n") + " ".join(map(str, numbers))
+
+    @classmethod
+    def of_text(cls, name: str, text: str) -> Part:
+        """Read a part. Raises ValueError if another program has written it."""
+        terms, _, numbers = text.rpartition("\n")
+        waiting, last, held, shut, weight, limit, due = map(int, numbers.split(" "))
+        return cls(name, waiting, last, held, shut, weight, limit, Terms.of_text(terms), due)
+
+
+@dataclass(frozen=True, slots=True)
 class Document:
     """The data of a key without its line.
 
@@ -210,7 +276,8 @@ class Line:
     * `overdue`: only for a sweep: up to `RECALLED_AT_ONCE` entries whose deadline has come, in order of
       (deadline, id). `deadline`: the first deadline of all other entries.
     * `last`: only for an operation with `replaces`: the last `NAMED` entries in line.
-    * `last_of_part`: the last place in line of a task of the operation's part; 0: none waits.
+    * `parts`: those whose counts the step may change, and for a sweep up to `NAMED` that are due.
+      `parts_due`: when the next of all other parts is due.
     * `entry`: the entry of the operation's id. `ahead`: the number of entries in line before it, or of all
       entries if the id has none. A database stops to count at 1,000 more than the limit.
     * `tombstone`: of the operation's id, as stores keep it.
@@ -226,7 +293,8 @@ class Line:
     last: tuple[Entry, ...] = ()
     entry: Entry | None = None
     ahead: int = 0
-    last_of_part: int = 0
+    parts: tuple[Part, ...] = ()
+    parts_due: int = NEVER
     tombstone: str | None = None
 
 

@@ -7,7 +7,7 @@ each rate may start in its period. Most tasks cost one unit.
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 NEVER = 2**53 - 1
 """A time that does not come."""
@@ -39,12 +39,29 @@ def size(room: Room, cost: int) -> int:
 class Share(NamedTuple):
     """The share of a call in its key: its units of each limit, and the part of the tasks that it belongs to.
 
-    A key with parts lets these start their tasks in turn, in the ratio of their weights.
+    A key with parts lets these start their tasks in turn, in the ratio of their weights. `limit`, `rates`:
+    what the part allows.
     """
 
     cost: int = 1
     part: str = ""
     weight: int = 1
+    limit: int = NO_LIMIT
+    rates: Rates = ()
+
+    @property
+    def fields(self) -> dict[str, Any]:
+        """The share as the operations of a task have it."""
+        return {
+            "cost": self.cost,
+            "part": self.part,
+            "weight": self.weight,
+            "part_limit": self.limit,
+            "part_rates": self.rates,
+        }
+
+
+ONE_UNIT = Share()
 
 
 def take(room: Room, cost: int) -> Room:
@@ -114,7 +131,8 @@ class Terms:
 
     `opens_at`: nothing starts before this time. `extra`: the units that leases hold beyond one each. A step
     needs them of a key with more holders than it reads. `reached`: of a line with parts, the place that
-    its offers have reached.
+    its offers have reached. `shut`: how many tasks wait for room of their parts. `part_due`: when a sweep
+    must look at one of the parts; it may be early, never late.
     """
 
     rates: tuple[Rate, ...] = ()
@@ -122,6 +140,8 @@ class Terms:
     opens_at: int = 0
     extra: int = 0
     reached: int = 0
+    shut: int = 0
+    part_due: int = NEVER
 
     def at(self, now: int) -> Terms:
         """Return what counts at this time."""
@@ -130,10 +150,15 @@ class Terms:
         rates = tuple(rate for rate in (rate.at(now) for rate in self.rates) if rate.units or rate.log)
         override = self.override if self.override and self.override.until > now else None
         opens_at = self.opens_at if self.opens_at > now else 0
-        return Terms(rates, override, opens_at, self.extra, self.reached)
+        return Terms(rates, override, opens_at, self.extra, self.reached, self.shut, self.part_due)
 
     def last(self, now: int) -> int:
-        """Return the time from which on nothing of an idle key's terms counts; 0: nothing does."""
+        """Return the time from which on nothing of an idle key's terms counts; 0: nothing does.
+
+        NEVER: a sweep has to look at its parts before.
+        """
+        if self.part_due < NEVER:
+            return NEVER
         override = min(self.override.until, now + KEPT) if self.override else 0
         return max(override, self.opens_at, *(rate.last for rate in self.rates), 0)
 
@@ -183,14 +208,17 @@ class Terms:
         if self.override:
             *times, by, reason = self.override
             lines.append(" ".join(map(str, ("limit", *times))) + f" {by}\t{reason}")
-        numbers = {"opens": self.opens_at, "extra": self.extra, "reached": self.reached}
+        numbers = {"opens": self.opens_at, "extra": self.extra, "reached": self.reached, "shut": self.shut}
         lines += [f"{name} {value}" for name, value in numbers.items() if value]
+        if self.part_due < NEVER:
+            lines.append(f"due {self.part_due}")
         return "\n".join(lines)
 
     @classmethod
     def of_text(cls, text: str) -> Terms:
         """Read the terms. Raises ValueError if another program has written them."""
-        rates, override, numbers = [], None, {"opens": 0, "extra": 0, "reached": 0}
+        rates, override = [], None
+        numbers = {"opens": 0, "extra": 0, "reached": 0, "shut": 0, "due": NEVER}
         for line in text.split("\n") if text else ():
             name, _, rest = line.partition(" ")
             if name == "rate":

@@ -49,9 +49,10 @@ from celery_exclusive.core.records import (
     Entry,
     Holder,
     Line,
+    Part,
     Tombstone,
 )
-from celery_exclusive.core.room import Override, size, take
+from celery_exclusive.core.room import Override, Terms, take
 
 
 def step(
@@ -72,6 +73,7 @@ class Transition:
     * `tombstone`: of the operation's id, as stores keep it.
     * `wake`: ids whose messages must be published now. `aside`: ids whose offers no worker accepted.
     * `due`: when the reaper must look at the key; None: not before the next operation.
+    * `parts`: the parts that the step knows, as they are now.
     """
 
     document: Document
@@ -83,14 +85,16 @@ class Transition:
     wake: tuple[str, ...] = ()
     aside: tuple[str, ...] = ()
     due: int | None = None
+    parts: tuple[Part, ...] = ()
 
 
 class _Step(CallSteps):
     """The operations, one method each."""
 
     def acquire(self, op: Acquire) -> Answer:
-        before = self.limit, self.terms
+        before = self.limit, self.terms, self.parts.known.get(op.part)
         self.limit, self.terms = op.limit, self.terms.with_rates(op.rates, self.now)
+        self.parts.bring(op)
         self.advance()
         lease, entry = self.holders.get(op.id), self.entries.get(op.id)
         if lease and lease.phase != "running":  # a queued lease belongs to its id
@@ -105,7 +109,9 @@ class _Step(CallSteps):
         if lease:  # the end of this run must end this copy, too, which may come again after it
             self.holders[op.id] = replace(lease, may_have_copies=True)
         if not entry and (refusal := self._refuse(op, is_newcomer=not lease and not op.may_be_in_line)):
-            self.limit, self.terms = before  # a refused call does not change the terms of the others
+            self.limit, self.terms, part = before  # a refused call does not change the terms of the others
+            if op.part:
+                self.parts.known[op.part] = part or Part(op.part)
             self.advance()
             self.shorten_offers()
             return refusal
@@ -116,24 +122,25 @@ class _Step(CallSteps):
         else:
             self.note_queue(op.queue)
             entry = self._again_in_line(entry, op) if entry else self._new_entry(op)
-            self.put(replace(entry, offer_until=0, offers=0, state="waiting", cost=op.cost))
+            self.put(replace(entry, offer_until=0, offers=0, cost=op.cost))
             self.shorten_offers()
         self.advance()
-        return Parked(0 if lease else self.ahead + 1, *self.owners(op.cost))
+        return Parked(0 if lease else self._position(), *self.owners(op.cost, op.part))
 
     def enqueue(self, op: Enqueue) -> Answer:
         """Give a call its place in line. Workers alone make offers: without any, calls filled the queue."""
         self.limit, self.terms = op.limit, self.terms.with_rates(op.rates, self.now)
+        self.parts.bring(op)
         self.end_expired()
         entry = self.entries.get(op.id)
-        is_known = entry.state != "waiting" if entry else self.mark is not None
+        is_known = entry.state not in ("waiting", "shut") if entry else self.mark is not None
         if is_known or op.id in self.holders:
             return Applied(False)
         if op.waits:
             return self._wait_for_calls(op, op.waits, entry)
         if not entry:
             self.kept = True
-            is_its_turn = self.has_room(op.cost, self.ahead)
+            is_its_turn = self.has_room(op.cost, self.ahead) and self.part_lets(op.part, op.cost)
             self.note_queue(op.queue)
             if not is_its_turn:
                 self.shorten_offers()
@@ -145,7 +152,7 @@ class _Step(CallSteps):
         elif entry.is_published:  # its publisher may send it again
             self.put(replace(entry, offers=PUBLISHED + 1))
         is_its_turn = entry.offer_until > self.now
-        return Applied(True) if is_its_turn else Parked(self.ahead + 1, ())
+        return Applied(True) if is_its_turn else Parked(self._position(), ())
 
     def renew(self, op: Renew) -> Answer:
         lease = self.holders.get(op.id)
@@ -187,7 +194,7 @@ class _Step(CallSteps):
         entry = self.entries.get(op.id)
         if not entry or entry.state == "behind":
             return Applied(False)
-        if entry.state == "aside":
+        if entry.state in ("aside", "shut"):
             self.wake_once(op.id)
         elif entry.offer_until <= self.now:  # else the message is on its way
             self.offer(entry, self.now + self.first_offer)
@@ -235,20 +242,22 @@ class _Step(CallSteps):
         """Restore a lease past the line and its terms: a body that runs goes before an offer, and a pause."""
         self.end_expired()
         lease = self.holders.get(op.id)
-        free = op.limit - self.held - self.extra
+        free, free_of_part = op.limit - self.held - self.extra, op.part_limit - self.parts.of(op.part).held
         is_known = lease or op.id in self.entries or self.tombstone is not None
-        if is_known or not take(((free, op.limit),), op.cost):
+        if is_known or not take(((free, op.limit), (free_of_part, op.part_limit)), op.cost):
             return Applied(lease is not None and lease.token == op.token)
-        self.limit = op.limit
-        self.terms = self.terms.with_rates(op.rates, self.now).started(self.now, op.cost)
-        self.hold(op, self.next_number(), may_have_copies=True, cost=op.cost)
+        self.limit, self.terms = op.limit, self.terms.with_rates(op.rates, self.now)
+        self.parts.bring(op)
+        self._count_start(op)
+        self.hold(op, self.next_number(), may_have_copies=True, cost=op.cost, part=op.part)
         return Applied(True)
 
     def set_limit(self, op: SetLimit) -> Answer:
         until = NEVER if op.lasts is None else self.now + op.lasts
         override = None if op.limit is None else Override(op.limit, until, self.now, op.by, op.reason)
-        found = override is not None or self.terms.override is not None
-        self.terms = replace(self.terms, override=override)
+        terms = self.parts.of(op.part).terms if op.part else self.terms
+        found = override is not None or terms.override is not None
+        self._set_terms(op.part, replace(terms, override=override))
         self.advance()
         self.shorten_offers()
         return Applied(found)
@@ -257,18 +266,37 @@ class _Step(CallSteps):
         lease = self.holders.get(op.id)
         if op.id and (not lease or lease.token != op.token):
             return Applied(False)
-        found = op.lasts > 0 or self.terms.opens_at > 0
-        opens_at = max(self.terms.opens_at, self.now + op.lasts) if op.lasts else 0
-        self.terms = replace(self.terms, opens_at=opens_at)
+        terms = self.parts.of(op.part).terms if op.part else self.terms
+        found = op.lasts > 0 or terms.opens_at > 0
+        opens_at = max(terms.opens_at, self.now + op.lasts) if op.lasts else 0
+        self._set_terms(op.part, replace(terms, opens_at=opens_at))
         self.advance()
         return Applied(found)
 
     def charge(self, op: Charge) -> Answer:
         lease = self.holders.get(op.id)
         is_own = lease is not None and lease.token == op.token
-        if is_own:
-            self.terms = self.terms.charged(self.now, op.units)
+        for part in {"", lease.part} if lease and is_own else ():
+            terms = self.parts.of(part).terms if part else self.terms
+            self._set_terms(part, terms.charged(self.now, op.units))
         return Applied(is_own)
+
+    def _set_terms(self, part: str, terms: Terms) -> None:
+        """Set the terms of a part; "": of the key."""
+        if part:
+            self.parts.set_terms(part, terms)
+        else:
+            self.terms = terms
+
+    def _count_start(self, op: Acquire | Restore) -> None:
+        self.terms = self.terms.started(self.now, op.cost)
+        if op.part:
+            self.parts.set_terms(op.part, self.parts.of(op.part).terms.started(self.now, op.cost))
+
+    def _position(self) -> int:
+        """Return the position of the operation's message: one that is shut stands behind all of its part."""
+        entry = self.entries[self.id]
+        return self.waiting + self.parts.of(entry.part).shut if entry.state == "shut" else self.ahead + 1
 
     def reap(self, op: Reap) -> Answer:
         self.recovers = self.now <= op.recovers_until
@@ -278,9 +306,15 @@ class _Step(CallSteps):
         return Applied(True)
 
     def transition(self, answer: Answer) -> Transition:
-        terms, extra, reached = self.terms, self.extra, self.reached if self.waiting else 0
-        if (terms.extra, terms.reached) != (extra, reached):
-            terms = replace(terms, extra=extra, reached=reached)
+        terms, parts, reached = self.terms, self.parts.changed(), self.reached if self.waiting else 0
+        counts = {
+            "extra": self.extra,
+            "reached": reached,
+            "shut": self.shut,
+            "part_due": min(self.line.parts_due, *(part.due for part in parts), NEVER),
+        }
+        if any(getattr(terms, name) != value for name, value in counts.items()):
+            terms = replace(terms, **counts)  # type: ignore[arg-type]
         return Transition(
             document=Document(
                 self.limit,
@@ -302,7 +336,8 @@ class _Step(CallSteps):
             aside=tuple(
                 id for id in self.abandoned if id in self.entries and self.entries[id].state == "aside"
             ),
-            due=self.due(),
+            due=self.due(terms.part_due),
+            parts=parts,
         )
 
     def _take_over(self, op: Acquire) -> Answer | None:
@@ -324,9 +359,12 @@ class _Step(CallSteps):
         is_aside = entry is not None and entry.state == "aside"
         is_older = entry is not None and entry.deaths > 0 and not self._is_of_offer(op)
         ahead = 0 if op.order == "any" or is_aside else self.ahead
-        if (is_older and not is_aside) or not self.has_room(op.cost, ahead):
+        is_shut = entry is not None and entry.state == "shut"
+        if is_shut or (is_older and not is_aside) or not self.has_room(op.cost, ahead):
             return None
-        self.terms = self.terms.started(self.now, op.cost)
+        if not self.part_lets(op.part, op.cost):
+            return None
+        self._count_start(op)
         return self._enter(op, self.next_number())
 
     def _enter(self, op: Acquire, fence: int) -> Answer:
@@ -334,7 +372,8 @@ class _Step(CallSteps):
         entry, lease = self.entries.get(op.id), self.holders.get(op.id)
         is_only_copy = entry is not None and entry.is_published and op.promoted and not op.redelivered
         is_copied = op.may_be_in_line or entry is not None or (lease is not None and lease.may_have_copies)
-        self.hold(op, fence, may_have_copies=is_copied and not is_only_copy, cost=op.cost)
+        may_have_copies = is_copied and not is_only_copy
+        self.hold(op, fence, may_have_copies=may_have_copies, cost=op.cost, part=op.part)
         keeps_message = op.recovers and op.message is not None
         if keeps_message or (entry and op.acks_late):
             self.kept = keeps_message
@@ -417,18 +456,26 @@ class _Step(CallSteps):
         return self._in_part(entry, op)
 
     def _again_in_line(self, entry: Entry, op: Acquire) -> Entry:
-        """Return the entry of a message that waits on, at a new place if it was aside or has another part."""
+        """Return the entry of a message that waits on, at a new place if it was aside or has another part.
+
+        One in line for which its part has no room any more becomes the first that waits for that.
+        """
         if not entry.gives_up:
             entry = replace(entry, deadline=self._deadline_of(op))
-        return self._in_part(entry, op) if entry.state == "aside" or entry.part != op.part else entry
+        if entry.state == "aside" or entry.part != op.part:
+            return self._in_part(entry, op)
+        if entry.state == "waiting" and not self.part_lets(op.part, op.cost):
+            return replace(entry, state="shut", place=0)
+        return entry
 
     def _in_part(self, entry: Entry, op: Acquire | Enqueue) -> Entry:
-        """Give an entry that joins the line its place, if its key has parts."""
-        if not (op.part or self.reached):
-            return entry
-        place = self.place_behind(self.line.last_of_part, size(self.room(), op.cost), op.weight)
-        entry = replace(entry, part=op.part, place=place)
-        self.ahead = self.before(entry)
+        """Give an entry that joins the line its place, if its key has parts and its part has room."""
+        entry = replace(entry, part=op.part, state="waiting", place=0)
+        if not self.part_lets(op.part, op.cost):
+            return replace(entry, state="shut")
+        if op.part or self.reached:
+            entry = replace(entry, place=self.next_place(op.part, op.cost))
+            self.ahead = self.before(entry)
         return entry
 
     def _wait_for_calls(self, op: Enqueue, waits: tuple[int, int], entry: Entry | None) -> Answer:
@@ -449,9 +496,10 @@ class _Step(CallSteps):
     def _refuse(self, op: Acquire, *, is_newcomer: bool) -> Answer | None:
         """Return the answer to a delivery that must not be parked. None: park it."""
         if op.message is None or op.at_once:
-            return Held(*self.owners(op.cost))
-        if is_newcomer and op.max_waiting is not None and self.waiting >= op.max_waiting:
-            return Full(self.waiting, *self.owners(op.cost))
+            return Held(*self.owners(op.cost, op.part))
+        waiting = self.waiting + self.shut
+        if is_newcomer and op.max_waiting is not None and waiting >= op.max_waiting:
+            return Full(waiting, *self.owners(op.cost, op.part))
         return None
 
     def _deadline_of(self, op: Acquire | Enqueue) -> int:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from celery_exclusive.core.claim import Claim
 from celery_exclusive.core.operations import Applied, Charge, Hold
 from celery_exclusive.core.records import SECOND
-from celery_exclusive.errors import LeaseLost, OptionError, StoreError, shown
+from celery_exclusive.errors import LeaseLost, OptionError, StoreError, keeps_no_room, shown
 from celery_exclusive.leases.keeper import Known, locked_out, renew, restore
 from celery_exclusive.options.amounts import A_COUNT, is_count, is_duration, seconds_from
 from celery_exclusive.options.amounts import seconds as in_seconds
@@ -163,10 +163,7 @@ class Lease:
                 f"lease.{name}(): {self.key} is a unique key, which has no limit: use exclusive="
             )
         if not self._store.capabilities.line:
-            raise OptionError(
-                f"lease.{name}(): {self._store.url} keeps no rate and no hold: name a redis://, "
-                "postgresql:// or sqlite:// URL"
-            )
+            raise keeps_no_room(self._store.url, f"lease.{name}()")
         if self.is_over or self._store.apply(self.key, operation).answer != Applied(True):
             raise LeaseLost(f"the lease on {self.key} (fence {self.fence}) is lost, or over. Stop this work")
 

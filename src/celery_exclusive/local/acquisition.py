@@ -17,13 +17,13 @@ from celery_exclusive import notices, outcomes
 from celery_exclusive.core.claim import NO_WORKER, Claim
 from celery_exclusive.core.operations import Applied, Granted, Held
 from celery_exclusive.core.records import SECOND
-from celery_exclusive.core.room import Rates
+from celery_exclusive.core.room import ONE_UNIT, Rates, Share
 from celery_exclusive.errors import (
     ExclusiveError,
     LeaseUnconfirmed,
-    OptionError,
     StoreError,
     StoreUnavailable,
+    keeps_no_room,
 )
 from celery_exclusive.leases.attempts import Attempts
 from celery_exclusive.leases.lease import Lease
@@ -50,9 +50,11 @@ if hasattr(os, "register_at_fork"):
     os.register_at_fork(after_in_child=partial(_blocks.set, ()))  # they are the parent's
 
 
-def new_claim(owner: str, key: str, ttl: int, limit: int = 1, cost: int = 1, rates: Rates = ()) -> Claim:
+def new_claim(
+    owner: str, key: str, ttl: int, limit: int = 1, rates: Rates = (), share: Share = ONE_UNIT
+) -> Claim:
     """Make the claim of an owner without a message, with a new publish id and token."""
-    return Claim(key, f"{owner}/{token_hex(4)}", NO_WORKER + token_hex(6), ttl, limit, cost, rates)
+    return Claim(key, f"{owner}/{token_hex(4)}", NO_WORKER + token_hex(6), ttl, limit, rates, share)
 
 
 class Acquisition:
@@ -205,11 +207,9 @@ class Acquisition:
 
     def _ask(self) -> Lease | None:
         store = self.services.store  # wrong settings raise an error here, before anything may be held
-        if (self.claim.rates or self.claim.cost > 1) and not store.capabilities.line:
-            raise OptionError(
-                f"exclusive_store: {store.url} keeps no rate and no cost, and {self.subject} has one: name a "
-                "redis://, postgresql:// or sqlite:// URL"
-            )
+        share = self.claim.share
+        if (self.claim.rates or share.cost > 1 or share.part) and not store.capabilities.line:
+            raise keeps_no_room(store.url, str(self.subject))
         asked = time.monotonic()
         self._may_hold = True
         try:

@@ -20,6 +20,7 @@ from celery_exclusive.core.direct import admit_directly
 from celery_exclusive.core.operations import Acquire, AcquireAlone, Answer, Applied, Granted, Hold
 from celery_exclusive.core.plan import Ask, run_plan
 from celery_exclusive.core.records import NEVER, SECOND
+from celery_exclusive.core.room import ONE_UNIT
 from celery_exclusive.errors import LockHeld, StoreUnavailable
 from celery_exclusive.leases.lease import Lease
 from celery_exclusive.local.acquisition import Acquisition, new_claim
@@ -140,8 +141,8 @@ class _EagerRun:
         key = self.key_of(option) if option and not is_retry_without_lock else None
         if option is None or key is None:
             return None
-        cost = share_of(self.task.name, self.task.run, option, *self.call[:2]).cost
-        claim = new_claim(self.id, key, self.services.ttl(option), option.most, cost, option.rates)
+        share = share_of(self.task.name, self.task.run, option, *self.call)
+        claim = new_claim(self.id, key, self.services.ttl(option), option.most, option.rates, share)
         if self.is_plain_eager:
             self.run.lease = releases.enter_context(_lease_in_memory(claim))
         else:
@@ -255,7 +256,8 @@ class _EagerRun:
 def _lease_in_memory(claim: Claim) -> Generator[Lease]:
     """Return a lease without conflicts, in a namespace that no setting can name."""
     store = open_store("memory://", prefix="always eager")
-    endless = replace(claim, ttl=NEVER, limit=MOST, cost=1, rates=())  # no other can want it: no renewal
+    # No other can want it, so it needs no renewal.
+    endless = replace(claim, ttl=NEVER, limit=MOST, rates=(), share=ONE_UNIT)
     store.apply(claim.key, Hold("", "", 0))  # of a run before
     granted = store.apply(claim.key, endless.acquire()).answer
     assert isinstance(granted, Granted)  # noqa: S101 - there is no limit

@@ -13,6 +13,7 @@ from celery import Signature, Task
 from celery_exclusive import notices, outcomes
 from celery_exclusive.core.claim import first_task_id
 from celery_exclusive.core.records import SECOND
+from celery_exclusive.core.room import Share
 from celery_exclusive.errors import ExclusiveError, LockHeld, NoLease, OptionError, shown
 from celery_exclusive.leases.lease import Lease
 from celery_exclusive.local import transactions
@@ -315,7 +316,7 @@ class lock:  # noqa: N801 - it is read like a verb, as in contextlib
     def _new_acquisition(self) -> Acquisition:
         owner_name = f"lock:{gethostname()}:{os.getpid()}"
         ttl = round(self.ttl * SECOND)
-        claim = new_claim(owner_name, self.key, ttl, self._most, self.cost, self._rates)
+        claim = new_claim(owner_name, self.key, ttl, self._most, self._rates, Share(self.cost))
         subject = Subject(None, owner_name, self.key)
         services = services_of(self.app, "lock()")
         self._warn_of_task(services)

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Final
 
 from celery_exclusive.core.records import PUBLISHED
 from celery_exclusive.display import deaths, duration, escaped, printable
+from celery_exclusive.operate.parts import PartState, part_named
 from celery_exclusive.operate.problems import NO_WORKER_AFTER
 
 if TYPE_CHECKING:
@@ -21,6 +22,8 @@ if TYPE_CHECKING:
     from celery_exclusive.task import LockHolder, WaitingTask
 
 EXAMINE: Final = "celery -A proj locks doctor"
+_PARTS: Final = 3
+"""The most parts that a sentence names."""
 _IS_THERE_A_WORKER: Final = "celery -A proj inspect active_queues"
 
 _REASONS: Final[dict[str, Reason]] = {"queued": "queued", "period": "duplicate"}
@@ -51,10 +54,18 @@ class Answer:
     result: TaskResult | None = None
 
 
-def of_waiting(key: KeyState, task: WaitingTask, *, is_signed: bool = True, in_part: int = 1) -> Answer:
+def of_waiting(
+    key: KeyState,
+    task: WaitingTask,
+    *,
+    is_signed: bool = True,
+    in_part: int = 1,
+    part: PartState | None = None,
+) -> Answer:
     """Answer for a task that waits for a key. `is_signed`: workers may publish its message. `in_part`: its
-    place among the tasks of its part.
+    place among the tasks of its `part`.
     """
+    part = part or part_named(key.parts, task.part)
     show, lasts = command("locks", "show", key.key), f"for {duration(task.age)}"
     reason: Reason
     is_trouble = _is_stuck(key)
@@ -97,11 +108,20 @@ def of_waiting(key: KeyState, task: WaitingTask, *, is_signed: bool = True, in_p
             f"NOT BEFORE {duration(task.not_before)} from now: it waits for newer calls of {named(key)}, "
             f"{lasts}"
         )
+    elif task.is_shut:
+        reason = part.closed_by or "part"
+        waits = part.text if reason in ("paused", "hold") else f"it waits for {part.text}"
+        closed = f"; {key.room.closed_text}" if key.room.closed_by else ""
+        text = (
+            f"WAITING: number {in_part:,} of {part.named} for {named(key)}, {lasts}, and not in line yet; "
+            f"{waits}{closed}"
+        )
     else:
         reason = key.room.closed_by or "in_line"
-        place = f"place {task.place:,} of {key.waiting:,}"
-        place += f" (number {in_part:,} of part {printable(task.part)})" if task.part else ""
+        place = f"place {task.place:,} of {key.in_line:,}"
+        place += f" (number {in_part:,} of {part.named})" if task.part else ""
         text = f"WAITING: {place} for {named(key)}, {lasts}; {_held(key)}"
+        text += f"; {part.text}" if part.closed_by in ("paused", "hold") else ""
         show = show if key.holders or key.room.closed_by else _IS_THERE_A_WORKER
         if _is_left(key):
             text += ": is there a worker for its queue that knows its task?"
@@ -147,15 +167,21 @@ def of_key(key: KeyState) -> Answer:
         text = f"CLOSED: no task of {named(key)} starts: {key.room.closed_text}"
         return Answer(key.room.closed_by, text, show, key=key)
     if not (key.holders or key.all_waiting):
-        return Answer(
-            None, f"FREE: no task holds or waits for {named(key)}: a call of it can run now", key=key
-        )
+        text = f"FREE: no task holds or waits for {named(key)}: a call of it can run now{_closed_parts(key)}"
+        return Answer(None, text, key=key)
     if key.holders:
         reason = "full" if key.is_full else key.room.closed_by or _REASONS.get(key.state, "held")
         word = {"queued": "QUEUED", "full": "FULL"}.get(reason, "HELD")
         full = f": its line takes no more calls (max_waiting={key.max_waiting})" if key.is_full else ""
-        text = f"{word}: {named(key)} is {_held(key)}{_others_wait(key)}{full}{_circle(key)}"
+        text = (
+            f"{word}: {named(key)} is {_held(key)}{_others_wait(key)}{full}{_closed_parts(key)}{_circle(key)}"
+        )
         return Answer(reason, text, show, _is_stuck(key), key=key)
+    if key.shut and not (key.line or key.aside):
+        of_parts: list[Reason] = [part.closed_by for part in key.parts if part.shut and part.closed_by]
+        text = f"WAITING: {_held(key)}: {named(key)}{_others_wait(key)}{_closed_parts(key)}"
+        of_parts.append("part")
+        return Answer(key.room.closed_by or of_parts[0], text, show, key=key)
     if not key.line:
         text = (
             f"ASIDE: {key.aside:,} tasks wait for {named(key)}, and no worker accepts or publishes them, "
@@ -289,10 +315,23 @@ def _held(key: KeyState) -> str:
     return f"{closed}held by {holder_text(key.holders[0])}{more}"
 
 
+def _closed_parts(key: KeyState) -> str:
+    """Return the first parts that let no task into the line, as the end of a text."""
+    closed = [part for part in key.parts if part.closed_by and (part.shut or part.is_set)]
+    return "".join(f"; {_of_part(part)}" for part in closed[:_PARTS])
+
+
+def _of_part(part: PartState) -> str:
+    is_closed = part.closed_by in ("paused", "hold")
+    return part.text if is_closed else f"{part.shut:,} wait for {part.text}"
+
+
 def _others_wait(key: KeyState) -> str:
     if not key.all_waiting:
         return ""
-    aside = f" ({key.aside:,} of them aside)" if key.aside else ""
+    apart = [f"{key.shut:,} of them for room of their parts"] * bool(key.shut)
+    apart += [f"{key.aside:,} of them aside"] * bool(key.aside)
+    aside = f" ({', '.join(apart)})" if apart else ""
     oldest = f", the first of them for {duration(key.oldest_wait)}" if key.oldest_wait is not None else ""
     return f"; {key.all_waiting:,} wait{aside}{oldest}"
 
@@ -314,6 +353,8 @@ def facts_of(task: WaitingTask) -> Iterator[str]:
     """Yield the facts of a waiting task, besides its place."""
     if task.part:
         yield f"of part {printable(task.part)}"
+    if task.is_shut:
+        yield "waits for room of its part"
     if task.is_offered:
         yield "its turn has come, and its message is on the way to a worker"
     if task.not_before is not None:

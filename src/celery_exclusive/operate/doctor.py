@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterator
 from contextlib import closing
 from itertools import islice
 from secrets import token_hex
+from shlex import quote
 from statistics import median
 from typing import TYPE_CHECKING, Final
 
@@ -23,8 +24,8 @@ from celery_exclusive.operate.answers import command
 from celery_exclusive.operate.check import Check
 from celery_exclusive.operate.consumers import Consumers, connect
 from celery_exclusive.operate.look import look
+from celery_exclusive.operate.parts import parts_of
 from celery_exclusive.operate.patience import NoAnswer, ask_broker, reach
-from celery_exclusive.operate.problems import LONG_PAUSE
 from celery_exclusive.operate.results import result_of
 from celery_exclusive.operate.room import Room
 from celery_exclusive.operate.states import tasks_with_options
@@ -37,6 +38,7 @@ from celery_exclusive.worker import checks
 
 if TYPE_CHECKING:
     from celery_exclusive.services import Services
+    from celery_exclusive.stores.base import Snapshot
 
 _TRIPS: Final = 5
 _APART: Final = 2.0
@@ -44,6 +46,8 @@ _APART: Final = 2.0
 _PERIODS: Final = 10
 """Periods of the reaper without a sweep after which no worker sweeps."""
 _NAMED: Final = 10
+_ASKED: Final = 100
+"""The most keys whose parts are looked at."""
 
 
 def examine(services: Services) -> Iterator[Check]:
@@ -282,19 +286,30 @@ def _limits(services: Services) -> Iterator[Check]:
     found = [(key, seen, Room.of(seen)) for key, seen in look(store).states]
     is_set = [it for it in found if it[1].is_set]
     for key, seen, room in is_set[:_NAMED]:
-        is_forgotten = room.override and not room.override.limit and room.override.age >= LONG_PAUSE
         text = f"{escaped(key)}: {'; '.join(room.lines())}"
         hides = room.hides if seen.all_waiting else ""
         text += f"; {hides}, and {seen.all_waiting:,} wait" if hides else ""
-        is_warning = is_forgotten or hides
+        is_warning = room.is_forgotten or hides
         yield Check("limits", "warning" if is_warning else "ok", text, command("locks", "resume", key))
     if not is_set:
         yield Check("limits", "ok", "no operator has set a limit")
+    yield from _forgotten_parts(services, [(key, seen) for key, seen, _ in found if seen.terms.shut])
     dear = ((key, one, room) for key, seen, room in found for one in seen.line if one.cost > room.least)
     for key, one, room in islice(dear, _NAMED):
         text = f"{escaped(key)}: {printable(task_id(one.id))} in line costs {one.cost:,} units, and the key "
         text += f"allows {room.least:,}: it waits until nothing else runs or counts, and then runs alone"
         yield Check("costs", "warning", text, "lower its cost=, or raise limit= and rate=")
+
+
+def _forgotten_parts(services: Services, found: list[tuple[str, Snapshot]]) -> Iterator[Check]:
+    """Name the parts that an operator paused long ago, and whose tasks wait."""
+    store = services.store
+    of_keys = ((key, part) for key, seen in found[:_ASKED] for part in parts_of(store, key, seen.now))
+    forgotten = (it for it in of_keys if it[1].shut and it[1].room.is_forgotten)
+    for key, part in islice(forgotten, _NAMED):
+        text = f"{escaped(key)}: {part.text}; {part.shut:,} of its tasks wait"
+        fix = command("locks", "resume", f"--part={quote(escaped(part.name))}", key)
+        yield Check("limits", "warning", text, fix)
 
 
 def _durability(services: Services) -> Iterator[Check]:

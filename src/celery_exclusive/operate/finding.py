@@ -10,12 +10,13 @@ from celery_exclusive.core.claim import task_id
 from celery_exclusive.display import escaped, printable, unescaped
 from celery_exclusive.errors import OptionError, did_you_mean
 from celery_exclusive.operate.look import look
+from celery_exclusive.operate.parts import has_parts, parts_of
 from celery_exclusive.options.key_text import own_key, possible_keys, without_hash
 from celery_exclusive.stores.base import states
 
 if TYPE_CHECKING:
     from celery_exclusive.core.operations import Owner
-    from celery_exclusive.stores.base import Store
+    from celery_exclusive.stores.base import Snapshot, Store
 
 
 def keys_that_begin(store: Store, prefix: str) -> list[str]:
@@ -48,10 +49,16 @@ def busy_key(store: Store, text: str) -> str | None:
     """Return the busy key that is spelled so. Raises OptionError if there are several."""
     shown_so = unescaped(text)
     meant = list(dict.fromkeys((*possible_keys(shown_so), *possible_keys(text))))
-    busy = [key for key, seen in zip(meant, store.inspect_all(meant), strict=True) if seen.is_busy]
+    seen = zip(meant, store.inspect_all(meant), strict=True)
+    busy = [key for key, snapshot in seen if snapshot.is_busy or _has_set_parts(store, key, snapshot)]
     if len(busy) > 1 and shown_so not in busy:
         raise OptionError(f"{text!r} may mean {' or '.join(map(escaped, busy))}: name one of them")
     return busy[0] if busy else None
+
+
+def _has_set_parts(store: Store, key: str, seen: Snapshot) -> bool:
+    """Whether an operator has set the limit of a part of an idle key."""
+    return has_parts(seen) and any(part.is_set for part in parts_of(store, key, seen.now))
 
 
 def key_of_name(store: Store, name: str) -> str | None:

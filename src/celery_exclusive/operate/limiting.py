@@ -10,10 +10,10 @@ from celery_exclusive import events, notices
 from celery_exclusive.core.operations import Applied, Hold, SetLimit
 from celery_exclusive.core.records import SECOND
 from celery_exclusive.display import duration
-from celery_exclusive.errors import OptionError
+from celery_exclusive.errors import OptionError, keeps_no_room
 from celery_exclusive.operate.finding import busy_key, key_of_name
 from celery_exclusive.options.amounts import LONGEST, MOST, UNITS
-from celery_exclusive.options.key_text import absolute_key, own_key
+from celery_exclusive.options.key_text import absolute_key, fitted, own_key
 from celery_exclusive.stores.base import whole_line
 from celery_exclusive.system.operator import operator
 
@@ -30,6 +30,7 @@ def set_limit(
     key: str,
     limit: int | None,
     *,
+    part: str = "",
     lasts: float | None = None,
     reason: str = "",
     by: str = "",
@@ -39,6 +40,7 @@ def set_limit(
     What runs, runs on, also above a lower limit.
 
     Parameters:
+        part: only this part of the key's tasks, as `per=` makes it. "": the whole key.
         lasts: the seconds after which the limit of the code counts again. None: until it is ended.
         reason: why, for the log, the event, and the commands that show the key.
         by: the operator. Default: the user of this process, with the host and the id of the user.
@@ -50,40 +52,45 @@ def set_limit(
     """
     by, reason = _clean(by or operator()), _clean(reason)
     time = None if lasts is None else round(lasts * SECOND)
-    answer = services.store.apply(key, SetLimit(limit, time, by, reason)).answer
+    answer = services.store.apply(key, SetLimit(limit, time, by, reason, fitted(part))).answer
     change = "paused" if limit == 0 else f"given the limit {limit}"
     change += "" if lasts is None else f" for {lasts:g} s"
     if limit is None:
         change = "given the limit of the code again"
     if limit is not None or answer == Applied(True):
-        _tell(services, key, by, reason, change, limit=limit, lasts=lasts)
+        _tell(services, key, part, by, reason, change, limit=limit, lasts=lasts)
     return answer == Applied(True)
 
 
-def hold(services: Services, key: str, lasts: float, *, reason: str = "", by: str = "") -> bool:
-    """Let no task of a key start for so many seconds; 0 ends all holds. An earlier one that ends later stays.
+def hold(
+    services: Services, key: str, lasts: float, *, part: str = "", reason: str = "", by: str = ""
+) -> bool:
+    """Let no task of a key, or of a part, start for so many seconds; 0 ends all holds.
+
+    An earlier hold that ends later stays.
 
     Returns whether the key is held back now, or was before.
 
     Raises:
         StoreUnavailable: the store does not answer. To repeat it is safe.
     """
-    answer = services.store.apply(key, Hold("", "", round(lasts * SECOND))).answer
+    answer = services.store.apply(key, Hold("", "", round(lasts * SECOND), fitted(part))).answer
     change = f"held back for {lasts:g} s" if lasts else "held back no longer"
     if lasts or answer == Applied(True):
-        _tell(services, key, _clean(by or operator()), _clean(reason), change, held_for=lasts)
+        _tell(services, key, part, _clean(by or operator()), _clean(reason), change, held_for=lasts)
     return answer == Applied(True)
 
 
-def ending(services: Services, key: str, lasts: float | None) -> str:
-    """Say how many of the tasks in line end without a run while the key is paused; "": none does.
+def ending(services: Services, key: str, lasts: float | None, part: str = "") -> str:
+    """Say how many waiting tasks end without a run while the key, or the part, is paused; "": none does.
 
     Raises:
         StoreUnavailable: the store does not answer.
         UnreadableKey: the data of the key are damaged.
     """
     lasts = _FORESEEN if lasts is None else lasts
-    ends = (place.waiting.ends_in for place in whole_line(services.store, key))
+    waiting = (place.waiting for place in whole_line(services.store, key))
+    ends = (one.ends_in for one in waiting if part in ("", one.part))
     found = Counter(end is not None and end <= lasts * SECOND for end in ends)
     if not found[True]:
         return ""
@@ -135,7 +142,7 @@ def refuse_unlimited(services: Services, key: str) -> None:
     """
     store = services.store
     if not store.capabilities.line:
-        raise OptionError(f"{store.url} keeps no limits: use a redis://, postgresql:// or sqlite:// store")
+        raise keeps_no_room(store.url, "an operator")
     if key[:1] != "x":
         kind = {"u": "a unique key", "d": "a window of calls"}.get(key[:1], "no key of a lock")
         raise OptionError(f"{key!r} is {kind}, which has no limit: name the key of its exclusive= option")
@@ -160,6 +167,15 @@ def _clean(text: str) -> str:
     return " ".join(text.split())[:200]
 
 
-def _tell(services: Services, key: str, by: str, reason: str, change: str, **fields: float | None) -> None:
-    notices.limited_by_operator(key, by, reason, change)
-    events.send_all(services, by, "lock-limited", [{"lock": key, "by": by, "reason": reason, **fields}])
+def _tell(
+    services: Services, key: str, part: str, by: str, reason: str, change: str, **fields: float | None
+) -> None:
+    notices.limited_by_operator(key, part, by, reason, change)
+    told: dict[str, object] = {
+        "lock": key,
+        "by": by,
+        "reason": reason,
+        **({"part": part} if part else {}),
+        **fields,
+    }
+    events.send_all(services, by, "lock-limited", [told])

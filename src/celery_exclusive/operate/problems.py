@@ -25,8 +25,6 @@ Problem = Literal["damaged", "dead", "aside", "no_worker", "paused", "long_wait"
 """
 NO_WORKER_AFTER: Final = 60
 """The seconds for which a key may have waiting tasks and no holder. An offer lasts 5 s, and is repeated."""
-LONG_PAUSE: Final = 3600
-"""The seconds after which a pause may be forgotten."""
 LONG_WAIT: Final = 600
 """The seconds after which a wait is long."""
 
@@ -77,7 +75,7 @@ def _problem(seen: Snapshot) -> Problem | None:
     longest = max(waits, default=0)
     room = Room.of(seen)
     if room.closed_by == "paused":
-        return "paused" if seen.waiting and room.override and room.override.age >= LONG_PAUSE else None
+        return "paused" if seen.waiting and room.is_forgotten else None
     if not (seen.holders or room.closed_by) and longest >= NO_WORKER_AFTER:
         return "no_worker"
     return "long_wait" if longest >= LONG_WAIT else None

@@ -4,14 +4,20 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Final, Literal
 
 from celery_exclusive.core.records import NEVER, SECOND
 from celery_exclusive.display import duration, printable
 from celery_exclusive.options.amounts import MOST
 
 if TYPE_CHECKING:
+    from celery_exclusive.core.room import Terms
     from celery_exclusive.stores.base import Snapshot
+
+LONG_PAUSE: Final = 3600
+"""The seconds after which a pause may be forgotten."""
+Closed = Literal["paused", "hold", "rate", "part"]
+"""The words for what lets no task start though slots of the key may be free."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,7 +58,7 @@ class Override:
 
 @dataclass(frozen=True, slots=True)
 class Room:
-    """The limits of a key.
+    """The limits of a key, or of a part.
 
     `limit`: of the code, as its latest caller has said; None: any number. `is_known`: a task holds or waits
     for the key, else the store does not know this limit. `opens_in`: the seconds for which a hold lets
@@ -67,7 +73,12 @@ class Room:
 
     @classmethod
     def of(cls, snapshot: Snapshot) -> Room:
-        terms, now, override = snapshot.terms, snapshot.now, None
+        is_known = bool(snapshot.holders or snapshot.all_waiting)
+        return cls.of_terms(snapshot.limit, snapshot.terms, snapshot.now, is_known=is_known)
+
+    @classmethod
+    def of_terms(cls, limit: int, terms: Terms, now: int, *, is_known: bool) -> Room:
+        override = None
         if terms.override:
             set_to, until, since, by, reason = terms.override
             ends_in = None if until == NEVER else (until - now) / SECOND
@@ -82,18 +93,26 @@ class Room:
             for rate in terms.active
         )
         opens_in = (terms.opens_at - now) / SECOND if terms.opens_at > now else None
-        limit = None if snapshot.limit >= MOST else snapshot.limit
-        is_known = bool(snapshot.holders or snapshot.all_waiting)
-        return cls(limit, is_known, override, opens_in, tuple(rates))
+        return cls(None if limit >= MOST else limit, is_known, override, opens_in, tuple(rates))
 
     @property
-    def closed_by(self) -> Literal["paused", "hold", "rate"] | None:
+    def closed_by(self) -> Closed | None:
         """The word for what lets no task start though slots may be free."""
         if self.override and not self.override.limit:
             return "paused"
         if self.opens_in is not None:
             return "hold"
         return "rate" if any(rate.opens_in is not None for rate in self.rates) else None
+
+    @property
+    def is_forgotten(self) -> bool:
+        """Whether an operator has paused it for so long that this may be forgotten."""
+        return self.override is not None and not self.override.limit and self.override.age >= LONG_PAUSE
+
+    @property
+    def most(self) -> int:
+        """The units that may be held at once; `MOST` for any number."""
+        return self.override.limit if self.override else self.limit or MOST
 
     @property
     def least(self) -> int:
@@ -124,11 +143,15 @@ class Room:
 
     def lines(self) -> Iterator[str]:
         """Yield what there is besides the limit of the code."""
+        yield from self.set_texts()
+        yield from (rate.text for rate in self.rates)
+
+    def set_texts(self) -> Iterator[str]:
+        """Yield what operators and runs have set."""
         if self.override:
             yield self.override.text
         if self.opens_in is not None:
             yield f"held back: nothing starts for another {duration(self.opens_in)}"
-        yield from (rate.text for rate in self.rates)
 
     @property
     def closed_text(self) -> str:

@@ -12,6 +12,7 @@ from celery_exclusive.core.operations import Owner
 from celery_exclusive.core.records import SECOND
 from celery_exclusive.operate.calls import UNKNOWN, StoredCall, read_call
 from celery_exclusive.operate.finding import holder_of_id
+from celery_exclusive.operate.parts import SHOWN, PartState, has_parts, part_named, parts_of
 from celery_exclusive.operate.room import Room
 from celery_exclusive.options.key_text import own_key, without_hash
 from celery_exclusive.options.templates import strings_of
@@ -33,12 +34,14 @@ class KeyState:
       has none, or they may not be shown. "": one key for all calls of the task.
     * `state`: "running", "queued", "period", "waiting", "aside", "set", "damaged" or "free".
     * `holders`: at most ten, the others are counted in `other_holders`.
-    * `waiting`: the number of tasks in line. `aside`: of tasks out of the line. `line`: the first ten of it,
-      of which the first and the last have their `callers`.
+    * `waiting`: the number of tasks that wait in line, or for room of their parts (`shut`). `aside`: of tasks
+      out of the line. `line`: the first ten of it, of which the first and the last have their `callers`.
     * `queue`: the routing key of that message.
     * `max_waiting`: how many tasks may wait in line, if the key or a message of it names its task.
     * `problem`: the damage of its data. All else is empty then.
     * `room`: its limits, rates, pause and hold.
+    * `parts`: the ten with the most waiting tasks, behind the ones that an operator has set. The others are
+      counted in `other_parts`. In a list of keys, only a key whose tasks wait for each other has any.
     """
 
     key: str
@@ -54,6 +57,14 @@ class KeyState:
     problem: str = ""
     max_waiting: int | None = None
     room: Room = field(default_factory=Room)
+    shut: int = 0
+    parts: tuple[PartState, ...] = ()
+    other_parts: int = 0
+
+    @property
+    def in_line(self) -> int:
+        """The number of tasks in line."""
+        return self.waiting - self.shut
 
     @property
     def shown_state(self) -> str:
@@ -82,11 +93,13 @@ class KeyState:
         return self.waiting + self.aside
 
 
-def key_states(services: Services, keys: Collection[str]) -> Iterator[KeyState]:
+def key_states(
+    services: Services, keys: Collection[str], *, asks_for_parts: bool = False
+) -> Iterator[KeyState]:
     """Yield the states of these keys, in order, also of those that are free by now.
 
     A hundred keys take two requests, and are all that is in memory. A key whose tasks are all aside takes one
-    more.
+    more, and so does one with parts, or each if it `asks_for_parts`.
 
     Raises:
         StoreUnavailable: the store does not answer.
@@ -108,12 +121,31 @@ def key_states(services: Services, keys: Collection[str]) -> Iterator[KeyState]:
             of = calls[key]
             line = [replace(it, callers=of.get(it.task_id, UNKNOWN).callers) for it in state.line]
             holders = [replace(it, deaths=of.get(it.task_id, UNKNOWN).deaths) for it in state.holders]
-            yield replace(state, line=tuple(line), holders=tuple(holders))
+            state = replace(state, line=tuple(line), holders=tuple(holders))
+            if not snapshot.problem and (asks_for_parts or has_parts(snapshot)):
+                state = _with_parts(state, parts_of(services.store, key, snapshot.now))
+            yield state
+
+
+def _with_parts(state: KeyState, parts: list[PartState]) -> KeyState:
+    is_set = state.state == "free" and any(part.is_set for part in parts)
+    shown = tuple(parts[:SHOWN])
+    return replace(
+        state, state="set" if is_set else state.state, parts=shown, other_parts=len(parts) - len(shown)
+    )
 
 
 def key_state(services: Services, key: str) -> KeyState:
-    """Return the state of one key."""
-    return next(key_states(services, [key]))
+    """Return the state of one key, with its parts."""
+    return next(key_states(services, [key], asks_for_parts=True))
+
+
+def part_state(services: Services, state: KeyState, name: str) -> PartState:
+    """Return a part of a key, also one that the state does not name."""
+    if state.other_parts and name not in [part.name for part in state.parts]:
+        store = services.store
+        return part_named(parts_of(store, state.key, store.times().now), name)
+    return part_named(state.parts, name)
 
 
 def holder_of(services: Services, state: KeyState, id: str) -> LockHolder | None:
@@ -248,6 +280,7 @@ class _View:
             snapshot.problem,
             self._max_waiting(task or call.task, key),
             Room.of(snapshot),
+            snapshot.terms.shut,
         )
 
     def holder(self, key: str, owner: Owner) -> LockHolder:

@@ -24,6 +24,7 @@ from celery_exclusive.operate.states import (
     holder_of,
     key_state,
     key_states,
+    part_state,
     tasks_with_options,
     waiting_task,
 )
@@ -76,7 +77,7 @@ def why_call(
         raise OptionError(f"there is no task {name!r}{did_you_mean(name, tasks)}")
     keys = keys_of_call(tasks[name], "why", tuple(args), dict(kwargs or {}), headers)
     try:
-        seen = {state.key: state for state in key_states(services, keys)}
+        seen = {state.key: state for state in key_states(services, keys, asks_for_parts=True)}
         states = [_undamaged(services, seen[key]) for key in keys]
         busy = [state for state in states if state.state != "free"]
         return _of_state(services, (busy or states)[0])
@@ -179,7 +180,8 @@ def _compared(services: Services, answer: Answer, task: LockHolder | WaitingTask
 def _with_queue(services: Services, answer: Answer) -> Answer:
     """Return the answer, and whether no worker consumes the queue of a message that no worker has begun."""
     key = answer.key
-    is_in_queue = answer.reason in ("queued", "offered") or (key and not key.holders)
+    is_in_queue = answer.reason in ("queued", "offered") or bool(key and not key.holders)
+    is_in_queue &= not (answer.waiting and answer.waiting.is_shut)
     if key is None or answer.is_trouble or not is_in_queue or is_in_one_process(services.app.conf):
         return answer
     consumers = ask_consumers(services)
@@ -204,7 +206,7 @@ def _of_task(services: Services, id: str) -> Iterator[Answer]:
     """Yield an answer for each key that a task holds or waits for."""
     store = services.store
     keys = keys_of_id(store, id) if store.capabilities.listing else []
-    for state in key_states(services, keys):
+    for state in key_states(services, keys, asks_for_parts=True):
         if holder := holder_of(services, state, id):
             yield answers.of_holder(state, holder)
         else:
@@ -214,11 +216,12 @@ def _of_task(services: Services, id: str) -> Iterator[Answer]:
 def _of_place(services: Services, state: KeyState, id: str) -> Iterator[Answer]:
     parts = Counter[str]()
     for number, place in enumerate(whole_line(services.store, state.key), 1):
-        parts[place.waiting.part] += 1
+        parts[place.waiting.part] += not place.waiting.is_aside
         if task_id(place.waiting.id) == id:
             task = waiting_task(services, state.key, place, number)
-            is_signed, in_part = _is_signed(services, state.key, place), parts[task.part]
-            yield answers.of_waiting(state, task, is_signed=is_signed, in_part=in_part)
+            is_signed, part = _is_signed(services, state.key, place), part_state(services, state, task.part)
+            in_part = parts[task.part]
+            yield answers.of_waiting(state, task, is_signed=is_signed, in_part=in_part, part=part)
             return
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import KW_ONLY, dataclass
 from inspect import signature
-from typing import TYPE_CHECKING, Any, ClassVar, Literal, cast, get_args
+from typing import TYPE_CHECKING, Any, ClassVar, Final, Literal, cast, get_args
 
 from celery_exclusive.core.admission import IN_LINE
 from celery_exclusive.core.claim import FINISHED, PERIOD, WINDOW, UniqueUntil
@@ -36,6 +36,16 @@ OnConflict = Literal["wait", "latest", "skip", "raise", "reschedule"]
 OnFull = Literal["raise", "skip"]
 OnGiveUp = Literal["raise", "skip"]
 StartOrder = Literal["arrived", "published", "any"]
+
+
+class _ByDefault(int):
+    """The limit of an option without `limit=`, which is 1 for a key and none for its parts.
+
+    A copy of the option has it, too.
+    """
+
+
+_ONE: Final = _ByDefault(1)
 
 
 @explain_wrong_arguments
@@ -77,9 +87,10 @@ class Exclusive(Option):
             and runs alone. Default 1.
         per: what divides the key into parts that start their waiting tasks in turn, so that none waits behind
             all that another has queued: the name of a parameter ("tenant_id"), a template as for `key`
-            ("{tenant.pk}"), or a function of the arguments. `per=Exclusive("tenant_id", weight="plan")` gives
-            parts weights. Fair are starts, or units of `cost`, not seconds. For tasks that wait in line in
-            their order. Default None: one line for all.
+            ("{tenant.pk}"), or a function of the arguments. `per=Exclusive("tenant_id", limit=4, rate="60/m",
+            weight="plan")` gives each part a limit and a rate of its own, besides the key's own, and a
+            weight; without limit= a part has none. Fair are starts, or units of `cost`, not seconds. For
+            tasks that wait in line in their order. Default None: one line for all.
         weight: only within `per=`: how many starts a part has for one of a part of weight 1, an int from 1 to
             100, the name of a parameter, or a function of the arguments. Default 1.
         ttl: seconds without heartbeat after which the lease of a dead worker expires, from 0.1. It does not
@@ -144,7 +155,7 @@ class Exclusive(Option):
     elsewhere: ClassVar[dict[str, str]] = OF_EXCLUSIVE
 
     _: KW_ONLY
-    limit: int | Callable[[], int | None] | None = 1
+    limit: int | Callable[[], int | None] | None = _ONE
     rate: Rate = None
     cost: int | str | Callable[..., int] = 1
     per: str | Callable[..., str] | Exclusive | None = None
@@ -184,8 +195,24 @@ class Exclusive(Option):
         return f"{{{per}}}" if isinstance(per, str) and per.isidentifier() else per
 
     @property
+    def part_option(self) -> Exclusive | None:
+        """The option of the parts of its key. None: `per=` gives only their names."""
+        return self.per if isinstance(self.per, Exclusive) else None
+
+    @property
     def part_weight(self) -> int | str | Callable[..., int]:
-        return self.per.weight if isinstance(self.per, Exclusive) else 1
+        return self.part_option.weight if self.part_option else 1
+
+    @property
+    def limits_parts(self) -> bool:
+        """Whether a task may have to wait for room of its part."""
+        per = self.part_option
+        return per is not None and (bool(per.rates) or per.has_given_limit)
+
+    @property
+    def has_given_limit(self) -> bool:
+        """Whether `limit=` is written out, and limits."""
+        return not (self.limit is None or isinstance(self.limit, _ByDefault))
 
     @property
     def has_line(self) -> bool:
@@ -250,8 +277,8 @@ class Exclusive(Option):
             signature(cast("Any", self.limit)).bind()
         except (TypeError, ValueError):
             self.refuse(
-                f"limit={shown(self.limit)} must take no arguments: it counts for the whole key. A call "
-                "may give its own: exclusive=task.exclusive.replace(limit=2)."
+                f"limit={shown(self.limit)} must take no arguments: it counts for the whole key, or within "
+                "per= for each part. A call may give its own: exclusive=task.exclusive.replace(limit=2)."
             )
 
     def _check_rate(self) -> None:
@@ -266,11 +293,12 @@ class Exclusive(Option):
                 f"cost={shown(self.cost)} must be {A_COUNT}, the name of a parameter, or a function of the "
                 "arguments."
             )
-        if self.cost != 1 and self.limit == 1 and self.rate is None:
+        has_rate = self.rate is not None or bool(self.part_option and self.part_option.rates)
+        if self.cost != 1 and self.limit == 1 and not has_rate:
             self.refuse(
                 f"cost={shown(self.cost)} does nothing with limit=1, which any run fills: add limit= or rate."
             )
-        if self.rate is not None and self.keep_on_retry:
+        if has_rate and self.keep_on_retry:
             self.refuse(
                 "rate= has no keep_on_retry=True: each attempt counts, and a retry that holds its key could "
                 "not wait for the rate. Leave one of them out."
@@ -285,10 +313,11 @@ class Exclusive(Option):
         if per is None:
             return
         if isinstance(per, Exclusive):
-            others = [name for name in per.values if name != "weight"]
+            others = {*per.values, *per.functions} - {"key", "weight", "limit", "rate"}
             if others or (per.names in (None, ALL) and per.key is None):
                 self.refuse(
-                    f"per={per!r} must name parameters or have a key=, may have a weight=, and nothing else."
+                    f"per={per!r} must name parameters or have a key=, may have limit=, rate= and weight=, "
+                    "and nothing else."
                 )
         elif not per or not (isinstance(per, str) or callable(per)):
             self.refuse(
@@ -306,8 +335,11 @@ class Exclusive(Option):
                 "per= has no give_up_after=: a part whose tasks give up keeps their places, and would fall "
                 "behind all others. Leave one of them out."
             )
-        if self.limit is None and self.rate is None:
-            self.refuse("per= does nothing with limit=None, where no task waits: add limit= or rate=.")
+        if self.limit is None and self.rate is None and not self.limits_parts:
+            self.refuse(
+                "per= does nothing with limit=None, where no task waits: add limit= or rate=, here or within "
+                "per=Exclusive(...)."
+            )
 
     def _check_line(self) -> None:
         """Refuse what is for a line where there is none or another one, or where calls join it themselves."""

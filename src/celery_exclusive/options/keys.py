@@ -8,11 +8,12 @@ from __future__ import annotations
 import inspect
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from inspect import BoundArguments, Parameter, Signature
+from operator import attrgetter
 from traceback import walk_tb
 from typing import Any, NamedTuple
 from weakref import WeakKeyDictionary
 
-from celery_exclusive.core.room import Share
+from celery_exclusive.core.room import NO_LIMIT, Share
 from celery_exclusive.errors import OptionError, did_you_mean, shown
 from celery_exclusive.options.amounts import A_COUNT, A_WEIGHT, is_count, is_weight
 from celery_exclusive.options.canonical import (
@@ -183,8 +184,12 @@ def share_of(
     args: _Args,
     kwargs: _Kwargs,
     headers: _Headers = None,
+    most_of: Callable[[Exclusive], int] = attrgetter("most"),
 ) -> Share:
-    """Return what a call takes of its key. Raises OptionError if a cost, a part or a weight is none."""
+    """Return what a call takes of its key. Raises OptionError if a cost, a part or a weight is none.
+
+    `most_of`: returns the limit of an option.
+    """
     if isinstance(option.cost, int) and option.per is None:
         return Share(option.cost)
     try:
@@ -203,7 +208,12 @@ def share_of(
             raise Refused(f"per= returned {what}. It must return a string that names a part of the calls.")
     except Refused as refused:
         raise _error(task_name, option, refused) from refused.__cause__
-    return Share(int(cost), fitted(text), int(weight))
+    share, of_part = Share(int(cost), fitted(text), int(weight)), option.part_option
+    if of_part is None or not option.limits_parts:
+        return share
+    return share._replace(
+        limit=most_of(of_part) if of_part.has_given_limit else NO_LIMIT, rates=of_part.rates
+    )
 
 
 def _number(value: Any, bound: BoundArguments, name: str) -> Any:
@@ -356,7 +366,7 @@ def _text_by(
     """Return what a template or a function makes of the arguments."""
     if isinstance(key, str):
         fields, end = parse_template(key)
-        shown = (field.before + field.show(_text_of(bound, field.path)) for field in fields)
+        shown = (field.before + field.show(_text_of(bound, field.path, name)) for field in fields)
         return "".join((*shown, end))
     try:
         args, kwargs = call if isinstance(key, AsCalled) else _arguments_of(key, bound, headers)
@@ -386,20 +396,20 @@ def _cause(error: Exception) -> str:
     return f"{type(error).__name__}: {error}" if is_bad_call else type(error).__name__
 
 
-def _text_of(bound: BoundArguments, path: tuple[str, ...]) -> str:
+def _text_of(bound: BoundArguments, path: tuple[str, ...], word: str) -> str:
     value, done = argument(bound, path[0]), path[0]
     for step in path[1:]:
         try:
             value = getattr(value, step)
         except Exception as error:
-            fix = as_function(path[0], step) if isinstance(value, Mapping) else "correct key="
+            fix = as_function(path[0], step, word) if isinstance(value, Mapping) else f"correct {word}="
             text = f"is a {type_name(value)} without a readable .{step} ({type(error).__name__}): {fix}."
             raise Refused(text, done) from error
         done += f".{step}"
     with at(done):
-        fix = "name an attribute of it, as in {project.pk}, or use a function as key="
+        fix = f"name an attribute of it, as in {{project.pk}}, or use a function as {word}="
         if isinstance(value, (Mapping, list, tuple)):
-            fix = as_function(path[0], "id" if isinstance(value, Mapping) else 0)
+            fix = as_function(path[0], "id" if isinstance(value, Mapping) else 0, word)
         return _shown(value, fix)
 
 

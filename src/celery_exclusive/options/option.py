@@ -139,7 +139,7 @@ class Option:
         shown = [repr(names[0] if len(names) == 1 else names)] if names else []
         for field in fields(self)[1:]:
             value = getattr(self, field.name)
-            if value != field.default:
+            if value != field.default or type(value) is not type(field.default):
                 is_function = callable(value)  # its repr would show a memory address
                 is_function &= not isinstance(value, Option)
                 text = getattr(value, "__qualname__", type(value).__name__) if is_function else repr(value)

@@ -41,9 +41,9 @@ class Field:
         return value
 
 
-def as_function(name: str, item: object) -> str:
+def as_function(name: str, item: object, word: str = "key") -> str:
     """Return the hint to write a function for an item of an argument, which a template cannot name."""
-    return f'use a function as key=, such as lambda {name}, **_: f"...{{{name}[{item!r}]}}"'
+    return f'use a function as {word}=, such as lambda {name}, **_: f"...{{{name}[{item!r}]}}"'
 
 
 def strings_of(template: str) -> re.Pattern[str]:

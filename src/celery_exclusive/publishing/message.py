@@ -89,6 +89,7 @@ class Message:
     send_anew: Callable[..., Any] | None = None
     previous: Header | None = None
     written: Header | None = None
+    _share: tuple[Exclusive, Share] | None = None
 
     @cached
     def keys(self) -> tuple[str | None, str | None]:
@@ -110,8 +111,11 @@ class Message:
         )
 
     def share_of(self, option: Exclusive) -> Share:
-        headers = self.options.get("headers")
-        return share_of(self.task.name, self.task.run, option, self.args, self.kwargs, headers)
+        if self._share is None or self._share[0] is not option:
+            headers = self.options.get("headers")
+            share = share_of(self.task.name, self.task.run, option, self.args, self.kwargs, headers)
+            self._share = option, share
+        return self._share[1]
 
     @cached
     def origin(self) -> Origin:

@@ -144,8 +144,7 @@ def terms_of(
     What goes on with a run does not give up, and replaces no other message.
     """
     expires_in = microseconds_until(headers.get("expires"))
-    room: dict[str, Any] = {"limit": option.most, "rates": option.rates}
-    room |= {"cost": share.cost, "part": share.part, "weight": share.weight}
+    room = {"limit": option.most, "rates": option.rates, **share.fields}
     terms = {**room, "expires_in": expires_in, "queue": queue}
     return terms if goes_on else {**terms, "gives_up_in": option.gives_up_in, "replaces": option.replaces}
 

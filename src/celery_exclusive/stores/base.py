@@ -20,7 +20,7 @@ from celery_exclusive.core.operations import (
     Waiting,
     is_done_if_repeated,
 )
-from celery_exclusive.core.records import NEVER, NOT_BEGUN
+from celery_exclusive.core.records import NEVER, NOT_BEGUN, Part
 from celery_exclusive.core.room import NO_TERMS, Terms
 from celery_exclusive.errors import OptionError, did_you_mean, docs_page
 from celery_exclusive.stores.workers import FORGOTTEN_AFTER, WorkerRecord
@@ -201,11 +201,21 @@ class KeyInLine(NamedTuple):
 
 
 class Cursor(NamedTuple):
-    """The end of a page. Tasks aside come after the line; each part is in order of (place, id)."""
+    """The end of a page: first come those in state "waiting", then "aside", each in order of (place, id).
 
-    is_aside: bool
+    Behind them come the tasks that wait for room of their parts, one part after the other: the state is
+    "shut" and the mark of the part.
+    """
+
+    state: str
     place: int
     id: str
+
+    @property
+    def order(self) -> tuple[int, str, int, bytes]:
+        """The order of the tasks of a key."""
+        rank = ("waiting", "aside").index(self.state) if self.state in ("waiting", "aside") else 2
+        return rank, self.state, self.place, self.id.encode(errors="surrogatepass")
 
 
 @dataclass(frozen=True, slots=True)
@@ -328,7 +338,7 @@ class Store(Protocol):
         ...
 
     def line(self, key: str, after: Cursor | None = None, count: int = TASKS_PER_PAGE) -> Page:
-        """Return the tasks that wait for a key, in line and then aside, with their messages, page by page.
+        """Return the tasks that wait for a key, in the order of `Cursor`, with their messages, page by page.
 
         It changes nothing. A page shows one instant of the store's clock. A task that moves between two
         pages, out of the line or to a later place aside, may be on both.
@@ -351,8 +361,12 @@ class Store(Protocol):
         """
         ...
 
+    def parts(self, key: str, count: int = 1_000) -> list[Part]:
+        """Return up to so many parts of a key that have tasks or terms, in any order, without their tasks."""
+        ...
+
     def places(self) -> Iterator[tuple[str, str]]:
-        """Yield the key and the id of each task that waits, in line or aside."""
+        """Yield the key and the id of each task that waits, in line, aside, or for room of its part."""
         ...
 
     def lines(self) -> Iterator[KeyInLine]:

@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from itertools import chain
 from typing import Any, Final, get_args
 
-from celery_exclusive.core.records import NEVER, Holder, Phase
+from celery_exclusive.core.records import NEVER, Holder, Part, Phase
 from celery_exclusive.core.room import Terms
 from celery_exclusive.errors import shown
 
@@ -46,6 +46,7 @@ def check_holders(holders: Iterable[Holder]) -> None:
     for holder in holders:
         check_type(str, holder.id)
         check_type(str, holder.token)
+        check_type(str, holder.part)
         check_one_of(_PHASES, holder.phase)
         check_numbers(holder.expiry, holder.fence)
         check_within(1, holder.cost, NEVER)
@@ -55,11 +56,29 @@ def read_terms(text: Any) -> Terms:
     """Return the terms with this text. Raises Damaged if it has none, or a number that they cannot have."""
     check_type(str, text)
     try:
-        terms = Terms.of_text(text)
+        return _checked(Terms.of_text(text))
     except ValueError as error:
         raise Damaged(f"{type(error).__name__}: {error}") from error
+
+
+def read_part(name: str, text: Any) -> Part:
+    """Return the part with this text. Raises Damaged if it has none, or a number that it cannot have."""
+    check_type(str, text)
+    try:
+        part = Part.of_text(name, text)
+    except ValueError as error:
+        raise Damaged(f"{type(error).__name__}: {error}") from error
+    _checked(part.terms)
+    for number in (part.waiting, part.last, part.held, part.shut, part.limit, part.due):
+        check_within(0, number, NEVER)
+    check_within(1, part.weight, NEVER)
+    return part
+
+
+def _checked(terms: Terms) -> Terms:
     override = terms.override[:3] if terms.override else ()
     rates = (number for rate in terms.rates for number in (rate.units, rate.period, *chain(*rate.log)))
-    for number in (*override, *rates, terms.opens_at, terms.extra):
+    others = terms.opens_at, terms.extra, terms.reached, terms.shut, terms.part_due
+    for number in (*override, *rates, *others):
         check_within(0, number, NEVER)
     return terms

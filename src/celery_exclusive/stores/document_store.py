@@ -4,21 +4,25 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from hashlib import sha1
 from heapq import nsmallest
-from operator import itemgetter
 
 from celery_exclusive.core.key_state import named, owner, waiting
 from celery_exclusive.core.operations import (
     Acquire,
     Applied,
     Enqueue,
+    Hold,
     Operation,
     Owner,
     Reap,
     Renew,
+    Restore,
+    SetLimit,
     ids_of,
 )
+from celery_exclusive.core.parts import Source, with_parts
 from celery_exclusive.core.records import (
     NAMED,
     NEVER,
@@ -30,9 +34,10 @@ from celery_exclusive.core.records import (
     Entry,
     Holder,
     Line,
+    Part,
     reach,
 )
-from celery_exclusive.core.room import Rates
+from celery_exclusive.core.room import Rate, Rates, Terms
 from celery_exclusive.core.step import Transition, step
 from celery_exclusive.errors import StoreUnavailable, UnreadableKey
 from celery_exclusive.stores.base import (
@@ -48,6 +53,7 @@ from celery_exclusive.stores.base import (
     Wake,
     page_of,
 )
+from celery_exclusive.stores.text import to_bytes
 from celery_exclusive.stores.workers import WorkerRecord
 
 __all__ = ["CLOCK_MARGIN", "Change", "DocumentStore", "Loaded", "page_of_line"]
@@ -61,26 +67,32 @@ class Reads:
     """The fields of an operation that decide how much of a key a step reads.
 
     * `ids`: of leases; the first is the operation's own. `limit`, `rates`: what the operation brings.
-    * `part`: of a message that may join the line. `replaces`: it reads the end of the line.
+    * `brings`: the part of its task, with the terms that this has. `changes`: it may change these at will.
+    * `replaces`: it reads the end of the line.
     * `sweeps`: a sweep reads the messages that expire, and counts anew what others may have deleted.
     """
 
     ids: tuple[str, ...] = ()
     limit: int = 1
     rates: Rates | None = None
-    part: str | None = None
+    brings: Part | None = None
+    changes: bool = False
     replaces: bool = False
     sweeps: bool = False
 
     @classmethod
     def of(cls, operation: Operation) -> Reads:
-        if isinstance(operation, (Acquire, Enqueue)):
-            op = operation
-            return cls(ids_of(op), op.limit, op.rates, op.part, op.replaces)
-        if isinstance(operation, Reap):
-            return cls(sweeps=True)
-        limit, rates = getattr(operation, "limit", None) or 1, getattr(operation, "rates", None)
-        return cls(ids_of(operation), limit, rates)
+        op = operation
+        if isinstance(op, (Acquire, Enqueue, Restore)):
+            terms = Terms(tuple(Rate(*rate) for rate in op.part_rates))
+            replaces, part = getattr(op, "replaces", False), Part(op.part, limit=op.part_limit, terms=terms)
+            return cls(ids_of(op), op.limit, op.rates, part, replaces=replaces)
+        if isinstance(op, (SetLimit, Hold)):
+            part = Part(op.part)
+            return cls(
+                limit=getattr(op, "limit", None) or 1, ids=ids_of(op), brings=part, changes=bool(op.part)
+            )
+        return cls(sweeps=True) if isinstance(op, Reap) else cls(ids_of(op))
 
     @property
     def id(self) -> str:
@@ -89,6 +101,11 @@ class Reads:
     def reach(self, document: Document, now: int) -> int:
         """Return how many entries in line, and aside, a step may have to read."""
         return reach(document, self.limit, self.ids, now, self.rates)
+
+    def with_parts(self, document: Document, line: Line, source: Source, now: int) -> Line:
+        """Return the line with the parts that a step reads."""
+        brings, sweeps, changes = self.brings, self.sweeps, self.changes
+        return with_parts(document, line, source, now, self.ids, brings, sweeps=sweeps, changes=changes)
 
 
 NOTHING = Reads()
@@ -126,7 +143,13 @@ class Change:
     def is_none(self) -> bool:
         """Whether there is nothing to store."""
         to, was = self.transition, self.loaded
-        writes = to.entries or to.removed or to.tombstone is not None or self.message is not None
+        writes = (
+            any(self.parts())
+            or to.entries
+            or to.removed
+            or to.tombstone is not None
+            or self.message is not None
+        )
         return to.document == was.document and to.due == was.due and not writes
 
     @property
@@ -134,7 +157,8 @@ class Change:
         """The loaded entries. A step changes and removes no others."""
         line = self.loaded.line
         own = (line.entry,) if line.entry else ()
-        loaded = (*line.head, *line.aside, *line.behind, *line.overdue, *line.last, *own)
+        shut = (entry for part in line.parts for entry in part.first)
+        loaded = (*line.head, *line.aside, *line.behind, *line.overdue, *line.last, *own, *shut)
         return {entry.id: entry for entry in loaded}
 
     @property
@@ -145,21 +169,12 @@ class Change:
         changed = [holder for id, holder in after.items() if holder != before.get(id)]
         return changed, [id for id in before if id not in after]
 
-    def parts(self) -> dict[str, tuple[int, int]]:
-        """Return of each part how many more of its tasks are in line, and the last place that is new."""
-        known, to, found = self.known, self.transition, dict[str, tuple[int, int]]()
-        after = {entry.id: entry for entry in to.entries}
-        for id in (*after, *to.removed):
-            left, joined = (
-                entry if entry and entry.place else None for entry in (known.get(id), after.get(id))
-            )
-            if left and joined and left.turn == joined.turn:
-                continue
-            for entry, more, last in (left, -1, 0), (joined, 1, joined.place if joined else 0):
-                if entry:
-                    waiting, place = found.get(entry.part, (0, 0))
-                    found[entry.part] = waiting + more, max(place, last)
-        return found
+    def parts(self) -> tuple[list[Part], list[str]]:
+        """Return the parts that are new or changed, and the names of those that are idle now."""
+        before, now = {part.name: replace(part, first=()) for part in self.loaded.line.parts}, self.loaded.now
+        changed = [part for part in self.transition.parts if part != before.get(part.name)]
+        idle = [part.name for part in changed if part.is_idle(now)]
+        return [part for part in changed if part.name not in idle], [name for name in idle if name in before]
 
     def counts(self) -> tuple[int, int, int]:
         """Return how many entries will be in line, aside, and behind their runs."""
@@ -209,7 +224,7 @@ def snapshot(loaded: Loaded) -> Snapshot:
     holders = tuple(owner(holder, loaded.now) for holder in named(shown))
     others = len(shown) + document.unread - len(holders)
     line = tuple(waiting(entry, loaded.now) for entry in loaded.line.head[:NAMED])
-    counts = loaded.line.waiting, loaded.aside
+    counts = loaded.line.waiting + document.terms.shut, loaded.aside
     is_used = bool(shown or any(counts))
     terms = document.terms.at(loaded.now).unless_idle(loaded.now, is_used=is_used)
     limit = document.limit if is_used else 1
@@ -226,15 +241,20 @@ def page_of_line(
 ) -> Page:
     """Return a page of a line, of all entries of the key and the stored messages by their ids."""
     places = ((cursor_of(entry), entry) for entry in entries if entry.state != "behind")
-    rest = ((cursor, entry) for cursor, entry in places if not after or cursor > after)
-    first = nsmallest(count + 1, rest, key=itemgetter(0))
+    rest = ((cursor, entry) for cursor, entry in places if not after or cursor.order > after.order)
+    first = nsmallest(count + 1, rest, key=lambda found: found[0].order)
     found = [(at, Place(waiting(entry, now), messages.get(entry.id, b""))) for at, entry in first]
     return page_of(found, count)
 
 
 def cursor_of(entry: Entry) -> Cursor:
-    is_aside = entry.state == "aside"
-    return Cursor(is_aside, entry.offer_until if is_aside else entry.turn[0], entry.id)
+    state = shut_in(entry.part) if entry.state == "shut" else entry.state
+    return Cursor(state, entry.offer_until if entry.state == "aside" else entry.turn[0], entry.id)
+
+
+def shut_in(part: str) -> str:
+    """Return the state of tasks that wait for room of this part, with its mark."""
+    return f"shut{sha1(to_bytes(part), usedforsecurity=False).hexdigest()[:12]}"
 
 
 class DocumentStore(ABC):
@@ -281,8 +301,12 @@ class DocumentStore(ABC):
         """Return a page of a key's line."""
 
     @abstractmethod
+    def parts(self, key: str, count: int = 1_000) -> list[Part]:
+        """Return up to so many parts of a key, in any order."""
+
+    @abstractmethod
     def places(self) -> Iterator[tuple[str, str]]:
-        """Yield the key and the id of each entry in line or aside."""
+        """Yield the key and the id of each entry that waits."""
 
     @abstractmethod
     def lines(self) -> Iterator[KeyInLine]:

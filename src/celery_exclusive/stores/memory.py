@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import time
 from bisect import bisect_left, insort
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass, field
+from heapq import nsmallest
 from itertools import islice
 from secrets import token_hex
 from threading import Lock
@@ -21,6 +22,7 @@ from celery_exclusive.core.records import (
     Entry,
     Holder,
     Line,
+    Part,
     overdue,
     readable,
 )
@@ -53,8 +55,7 @@ class _Key:
     """The expiry and the id of each holder, in order."""
     entries: dict[str, Entry] = field(default_factory=dict)
     waiting: list[tuple[int, str]] = field(default_factory=list)
-    parts: dict[str, tuple[int, int]] = field(default_factory=dict)
-    """How many tasks of each part wait in line, and the last place that one of them got."""
+    known_parts: dict[str, Part] = field(default_factory=dict)
     messages: dict[str, bytes] = field(default_factory=dict)
     tombstones: dict[str, tuple[int, str]] = field(default_factory=dict)
 
@@ -85,12 +86,16 @@ class _Key:
         if entry and entry.state == "waiting":
             del self.waiting[bisect_left(self.waiting, entry.turn)]
 
-    def count(self, parts: dict[str, tuple[int, int]]) -> None:
-        for part, (more, last) in parts.items():
-            waiting, before = self.parts.get(part, (0, 0))
-            self.parts[part] = waiting + more, max(before, last)
-            if waiting + more <= 0:
-                del self.parts[part]
+    def parts(self, names: Collection[str]) -> list[Part]:
+        return [self.known_parts[name] for name in names if name in self.known_parts]
+
+    def due_parts(self, count: int) -> list[Part]:
+        due = (part for part in self.known_parts.values() if part.due < NEVER)
+        return nsmallest(count, due, key=lambda part: (part.due, part.name))
+
+    def shut(self, name: str, count: int) -> list[Entry]:
+        shut = (entry for entry in self.entries.values() if entry.part == name and entry.state == "shut")
+        return nsmallest(count, shut, key=lambda entry: entry.turn)
 
     def is_over(self, now: int) -> bool:
         """Whether no lease lives, no task waits, and no terms count."""
@@ -116,7 +121,7 @@ class _Memory:
         """Forget what a key without a lease or a line allows, when it counts no more."""
         kept = self.keys[key]
         if not kept.holders and kept.is_over(now):
-            kept.limit, kept.terms = 1, NO_TERMS
+            kept.limit, kept.terms, kept.known_parts = 1, NO_TERMS, {}
             if not kept.tombstones:
                 del self.keys[key]
 
@@ -172,15 +177,19 @@ class MemoryStore(DocumentStore):
                 head=tuple(kept.entries[id] for _, id in islice(kept.waiting, count)),
                 aside=tuple(aside[:count]),
                 behind=behind,
-                others_behind=len(kept.entries) - len(kept.waiting) - len(aside) - len(behind),
+                others_behind=len(kept.entries)
+                - len(kept.waiting)
+                - len(aside)
+                - len(behind)
+                - kept.terms.shut,
                 overdue=due,
                 deadline=deadline,
                 last=tuple(kept.entries[id] for _, id in kept.waiting[-NAMED:]) if reads.replaces else (),
                 entry=own,
                 ahead=bisect_left(kept.waiting, own.turn) if own else len(kept.waiting),
-                last_of_part=kept.parts.get(reads.part or "", (0, 0))[1],
                 tombstone=token if until > now else None,
             )
+            line = reads.with_parts(document, line, kept, now)
             return Loaded(kept.version, now, document, line, len(aside))
 
     def swap(self, key: str, version: int, change: Change) -> bool:
@@ -196,7 +205,10 @@ class MemoryStore(DocumentStore):
             kept.limit, kept.deadline = transition.document.limit, transition.document.deadline
             kept.due, kept.queue = transition.due, transition.document.queue
             kept.terms = transition.document.terms
-            kept.count(change.parts())
+            parts, idle = change.parts()
+            kept.known_parts.update((part.name, part) for part in parts)
+            for name in idle:
+                del kept.known_parts[name]
             changed, ended = change.leases
             for ended_id in ended:
                 kept.let_go(ended_id)
@@ -260,6 +272,11 @@ class MemoryStore(DocumentStore):
             kept = self._memory.keys.get(key) or _Key()
             return page_of_line(kept.entries.values(), kept.messages, self.clock(), after, count)
 
+    def parts(self, key: str, count: int = 1_000) -> list[Part]:
+        with self._memory.lock:
+            kept = self._memory.keys.get(key) or _Key()
+            return list(islice(kept.known_parts.values(), count))
+
     def places(self) -> Iterator[tuple[str, str]]:
         with self._memory.lock:
             kept = [(key, entry) for key, it in self._memory.keys.items() for entry in it.entries.values()]
@@ -271,7 +288,7 @@ class MemoryStore(DocumentStore):
             found = [
                 KeyInLine(
                     key,
-                    len(kept.waiting),
+                    len(kept.waiting) + kept.terms.shut,
                     sum(entry.state == "aside" for entry in kept.entries.values()),
                     kept.due is not None and kept.due <= now,
                     max(now - kept.waiting[0][0], 0) if kept.waiting else 0,

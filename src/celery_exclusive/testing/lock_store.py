@@ -10,8 +10,10 @@ from uuid import uuid4
 
 from celery_exclusive.core.operations import Acquire, Granted, Release
 from celery_exclusive.core.records import SECOND
+from celery_exclusive.core.room import Share
 from celery_exclusive.options.declared import Exclusive
 from celery_exclusive.options.key_text import absolute_key
+from celery_exclusive.options.keys import share_of
 from celery_exclusive.options.values import option_of_call
 from celery_exclusive.stores.base import Snapshot
 from celery_exclusive.stores.memory import MemoryStore
@@ -53,16 +55,17 @@ class LockStore(MemoryStore):
         """Let another owner hold a lock: of a task with these arguments, or of a string as for `lock(text)`.
 
         The end of the block releases it; without that it expires when the clock has moved by 30 seconds. Each
-        block holds one slot: four nested blocks hold all slots of a task with `limit=4`, and four blocks
-        `held(text, limit=4)` all slots of a `lock(text, limit=4)`.
+        block holds one slot, of a task with `per=` also one of its part: four nested blocks hold all slots of
+        a task with `limit=4`, and four blocks `held(text, limit=4)` all slots of a `lock(text, limit=4)`.
 
         Raises:
             AssertionError: it is held already, as often as its limit allows.
         """
         key = _key(what, args, kwargs)
         limit = kwargs.get("limit", 1) if isinstance(what, str) else _limit(what)
+        share = Share() if isinstance(what, str) else _share(what, args, kwargs)
         id, token = f"another-owner-{next(_numbers)}/0", "0" * 16
-        reply = self.apply(key, Acquire(id, token, 30 * SECOND, limit))
+        reply = self.apply(key, Acquire(id, token, 30 * SECOND, limit, **share.fields))
         assert isinstance(reply.answer, Granted), f"lock {key} is held already: {reply.answer}"
         try:
             yield
@@ -76,6 +79,13 @@ class LockStore(MemoryStore):
 
 def _key(what: Any, args: Any, kwargs: Any) -> str:
     return absolute_key(what) if isinstance(what, str) else what.lock_state(*args, **kwargs).key
+
+
+def _share(task: Any, args: Any, kwargs: Any) -> Share:
+    """Return one slot of the part of a call, which counts at no rate."""
+    exclusive = option_of_call(task, Exclusive)
+    share = share_of(task.name, task.run, exclusive, args, kwargs) if exclusive else Share()
+    return share._replace(cost=1, rates=())
 
 
 def _limit(task: Any) -> int:

@@ -160,8 +160,9 @@ def _actions(services: Services, request: Request, state: KeyState) -> Iterator[
         yield "release"
     if "force" in rights and state.key[:1] == "x" and services.store.capabilities.line and not state.problem:
         yield from ("pause", "limit", "hold")
-        yield from ["reset"] * bool(room.override)
-        yield from ["resume"] * bool(room.override or room.opens_in is not None)
+        yield from ["reset"] * (bool(room.override) or any(part.room.override for part in state.parts))
+        is_set = room.override or room.opens_in is not None or any(part.is_set for part in state.parts)
+        yield from ["resume"] * bool(is_set)
 
 
 def _line(services: Services, request: Request, state: KeyState) -> dict[str, Any]:
@@ -173,7 +174,7 @@ def _line(services: Services, request: Request, state: KeyState) -> dict[str, An
     tasks, following = line_page(services, state.key, after, first, ROWS)
     links = {"First page": {"key": name}} if after else {}
     if following:
-        place = f"{int(following.is_aside)}.{following.place}.{escaped(following.id)}"
+        place = f"{following.state}.{following.place}.{escaped(following.id)}"
         links["Next page"] = {"key": name, "after": place, "from": f"{first + len(tasks)}"}
     return {"tasks": tasks, "first": first, "links": links}
 
@@ -191,7 +192,7 @@ def _number(text: str) -> int:
 def _cursor(text: str | None) -> Cursor | None:
     if text is None:
         return None
-    found = re.fullmatch(r"([01])\.(-?[0-9]{1,18})\.(.{1,2000})", text)
+    found = re.fullmatch(r"(waiting|aside|shut[0-9a-f]{12,40})\.(-?[0-9]{1,18})\.(.{1,2000})", text)
     if found is None:
         raise Refused(400, "The address has a place that no line has.")
-    return Cursor(found[1] == "1", int(found[2]), unescaped(found[3]))
+    return Cursor(found[1], int(found[2]), unescaped(found[3]))

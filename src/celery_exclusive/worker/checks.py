@@ -14,7 +14,7 @@ from celery_exclusive.brokers import (
     unproven,
 )
 from celery_exclusive.core.records import SECOND
-from celery_exclusive.errors import OptionError, docs_page
+from celery_exclusive.errors import OptionError, docs_page, keeps_no_room
 from celery_exclusive.options.declared import Debounce, Exclusive, Unique, UniqueOption
 from celery_exclusive.options.option import Option
 from celery_exclusive.options.settings import named_store, visibility_timeout
@@ -89,10 +89,7 @@ def _refuse_wait(store: Store, task_name: str, option: Option) -> None:
             f"to wait in one: {others}name a redis://, postgresql:// or sqlite:// URL"
         )
     if _needs_room(option) and not store.capabilities.line:
-        raise OptionError(
-            f"exclusive_store: {store.url} keeps no rates, costs and parts, and task {task_name} has "
-            f"{option!r}: name a redis://, postgresql:// or sqlite:// URL"
-        )
+        raise keeps_no_room(store.url, f"task {task_name} with {option!r}")
 
 
 def _refuse_recover(store: Store, task: Any, option: Option) -> None:

@@ -154,9 +154,9 @@ def read(delivered: Delivered, task: Any, request: dict[str, Any], args: Any, kw
     id, token = header.claim_id(delivered.id), delivered.token
     exclusive = unique = None  # a duplicate competes for no key
     if option and header.exclusive is not None and not header.duplicate_of:
-        cost, part, weight = share_of(task.name, task.run, option, args, kwargs, headers)
-        room = _most(option), cost, option.rates
-        exclusive = Claim(header.exclusive, id, token, services.ttl(option), *room, part, weight)
+        share = share_of(task.name, task.run, option, args, kwargs, headers, most_of=_most)
+        room = _most(option), option.rates, share
+        exclusive = Claim(header.exclusive, id, token, services.ttl(option), *room)
     if header.unique and not header.duplicate_of:
         claim = Claim(header.unique[0], id, token, services.ttl(unique_option))
         queued_ttl = services.queued_ttl(unique_option)
@@ -207,7 +207,10 @@ def read(delivered: Delivered, task: Any, request: dict[str, Any], args: Any, kw
 
 
 def _most(option: Exclusive) -> int:
-    """Return how many may run at once. If its function fails, the last limit counts, or 1: no task fails."""
+    """Return how many may run at once. If its function fails, the last limit counts, or 1: no task fails.
+
+    `option`: of a task, or of the parts of its key.
+    """
     function: Any = option.limit
     try:
         most = option.most

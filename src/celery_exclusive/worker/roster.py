@@ -21,6 +21,7 @@ from zlib import crc32
 from celery_exclusive import notices
 from celery_exclusive.core.claim import LAST_CHANCE, Claim, UniqueClaim
 from celery_exclusive.core.delivery import Claims
+from celery_exclusive.core.room import Rates, Share
 from celery_exclusive.errors import ExclusiveError
 from celery_exclusive.leases.keeper import Known
 from celery_exclusive.seams.billiard_pool import number_of_child
@@ -304,7 +305,7 @@ class _ChildSlot(Slot):
                 *(of.id, of.token, of.acks_late),
                 lock
                 and (
-                    *(lock.key, lock.ttl, lock.limit, lock.cost, lock.rates, lock in claims),
+                    *(lock.key, lock.ttl, lock.limit, lock.rates, lock.share, lock in claims),
                     lock.id if lock.id != of.id else "",
                 ),
                 unique
@@ -335,8 +336,9 @@ def _load(said: bytes) -> tuple[Claims, tuple[Claim, ...]]:
     id, token, acks_late, of_lock, of_unique, of_chance = json.loads(said)
     lock, unique, chance, held = None, None, None, []
     if of_lock:
-        key, ttl, limit, cost, rates, is_held, id_of_retry = of_lock
-        lock = Claim(key, id_of_retry or id, token, ttl, limit, cost, tuple(map(tuple, rates)))
+        key, ttl, limit, rates, (cost, part, weight, part_limit, part_rates), is_held, id_of_retry = of_lock
+        share = Share(cost, part, weight, part_limit, _rates(part_rates))
+        lock = Claim(key, id_of_retry or id, token, ttl, limit, _rates(rates), share)
         held += [lock] * is_held
     if of_unique:
         key, ttl, until, queued_ttl, is_acquired, is_held = of_unique
@@ -350,3 +352,7 @@ def _load(said: bytes) -> tuple[Claims, tuple[Claim, ...]]:
         id=id, token=token, exclusive=lock, unique=unique, acks_late=acks_late, last_chance=chance
     )
     return claims, tuple(held)
+
+
+def _rates(said: list[list[int]]) -> Rates:
+    return tuple((units, period) for units, period in said)

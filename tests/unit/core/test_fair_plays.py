@@ -13,7 +13,7 @@ import pytest
 from celery_exclusive.core import step
 from celery_exclusive.core.key_state import KeyState
 from celery_exclusive.core.operations import Acquire, Applied, Drop, Enqueue, Granted, Over, Release
-from celery_exclusive.core.records import SECOND, Line, reach
+from celery_exclusive.core.records import SECOND, Line, Part, reach
 from tests.unit.core.plays import Timed
 from tests.unit.stepping import TTL, Key
 
@@ -81,7 +81,8 @@ class Play(Timed):
         earlier = [it for it in self.joined if self.parts[it] == self.parts[task] and it not in self.called]
         self.joined[task] = len(self.called), earlier
         own, others = self.key.entries[str(task)], self.key.line("").head
-        if passed := [it.id for it in others if it.offer_until > self.key.now and own.turn < it.turn]:
+        passed = [it.id for it in others if it.offer_until > self.key.now and own.turn < it.turn]
+        if passed and own.state == "waiting":
             self.faults.append(f"{task} stands before {passed}, which are offered")
 
     def _wake(self, tasks: list[int]) -> None:
@@ -97,6 +98,7 @@ class Play(Timed):
         id, token, part = str(task), f"t{next(self.tokens)}", self.parts[task]
         terms: dict[str, Any] = {"limit": self.limit, "message": b"m", "gives_up_in": self.gives_up[task]}
         terms |= {"cost": self.costs[task], "part": part, "weight": self.weights[part]}
+        terms |= self._terms(part)
         if not is_copy and self.chance.random() < self.sends:
             self._do(Enqueue(id, **terms), task)
             return
@@ -107,9 +109,7 @@ class Play(Timed):
             self.ended.add(task)
         if not isinstance(answer, Granted):
             return
-        passed = [id for id in self.key.in_line if int(id) not in self.called]
-        if task not in self.called and passed:
-            self.faults.append(f"{task} has passed {passed}")
+        self._judge_start(task)
         self.called.setdefault(task, len(self.called))
         self.running[task] = token
         if (used := self._size(*self.running)) > self.limit:
@@ -122,6 +122,15 @@ class Play(Timed):
 
     def _copy(self, task: int) -> None:
         self._call(task, is_copy=True)
+
+    def _terms(self, _: str) -> dict[str, Any]:
+        """What calls of a part say of its terms."""
+        return {}
+
+    def _judge_start(self, task: int) -> None:
+        passed = [id for id in self.key.in_line if int(id) not in self.called]
+        if task not in self.called and passed:
+            self.faults.append(f"{task} has passed {passed}")
 
     def _end(self, task: int) -> None:
         self.ended.add(task)
@@ -203,7 +212,7 @@ FAULTS: dict[str, tuple[str, Callable[..., Any]]] = {
     "offers do not count": ("note_reached", lambda *_: None),
     "offers to calls do not count": ("note_reached", lambda it, to: to.is_published or NOTE(it, to)),
     "a key without a line remembers a place": ("transition", _remembers),
-    "nobody looks again": ("due", lambda _: None),
+    "nobody looks again": ("due", lambda *_: None),
 }
 
 
@@ -286,16 +295,17 @@ def test_an_idle_part_has_no_credit_and_no_debt() -> None:
 
 @pytest.mark.promise("A task of a part with none in line waits for two others at most, however many wait")
 def test_a_task_of_a_quiet_part_does_not_wait_for_five_thousand() -> None:
-    key, last = Key(), 0
+    key, noisy = Key(), Part("noisy")
     _join(key, "first")
     for number in range(5_000):
         # While no slot is free a step needs to read nothing of the line.
-        line = Line(waiting=number, ahead=number, last_of_part=last)
+        line = Line(waiting=number, ahead=number, parts=(noisy,))
         ask = Acquire(f"noisy/{number}", "", TTL, message=b"m", part="noisy")
         made = step.step(key.document, line, ask, key.now)
         (entry,) = made.entries
-        key.document, last = made.document, entry.place
+        key.document, (noisy,) = made.document, made.parts
         key.entries[entry.id], key.messages[entry.id] = entry, b"m"
+    key.known_parts["noisy"] = noisy
     for _ in range(3):
         _join(key, "quiet")
         assert "quiet" in [_next(key) for _ in range(3)]

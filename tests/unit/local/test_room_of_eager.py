@@ -9,6 +9,7 @@ from celery import Celery, Task
 
 from celery_exclusive import Exclusive, LockHeld, OptionError, Unique, install, lock
 from celery_exclusive.core.operations import SetLimit
+from celery_exclusive.testing.lock_store import LockStore
 
 
 @pytest.fixture
@@ -51,3 +52,20 @@ def test_a_lock_that_is_closed_counts_as_held(app: Celery) -> None:
     with pytest.raises(LockHeld, match="paused by an operator") as held, free:
         pass
     assert held.value.reason == "paused"
+
+
+@pytest.mark.promise(
+    "`apply()` takes a slot of its part: it waits if the part is full, and one of another part runs",
+    broke="the part left out of the claim: red",
+)
+def test_a_call_of_apply_waits_for_a_slot_of_its_part(app: Celery, lock_store: LockStore) -> None:
+    @app.task(exclusive=Exclusive(key="api", limit=None, per=Exclusive("tenant", limit=1)), shared=False)
+    def call(tenant: str) -> str:
+        return tenant
+
+    with lock_store.held(call, "acme"):
+        assert call.apply(("zeta",)).get() == "zeta"
+        with pytest.raises(LockHeld, match="at the limit of the task's part") as held:
+            call.apply(("acme",))
+        assert (held.value.reason, held.value.retry_after) == ("part", None)
+    assert call.apply(("acme",)).get() == "acme"

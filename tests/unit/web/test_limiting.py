@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import re
 
 import pytest
 
@@ -115,3 +116,30 @@ def test_the_key_that_is_shown_is_paused_and_not_one_that_is_spelled_alike(desk:
 def test_the_page_of_a_pause_says_how_many_tasks_end_meanwhile(desk: Desk, visitor: Visitor):
     desk.acquire(KEY, "holder", "short", gives_up_in=600 * SECOND)
     assert "1 of 2 waiting tasks give up or expire within the next 2h00m." in asked(visitor, "pause").text
+
+
+@pytest.mark.promise(
+    "The page of a key has a row for each part, with its runs, its waiting tasks and its limits; a form with "
+    "a part changes this part alone",
+    broke="the part of the form not read: the whole key was paused: red",
+)
+def test_a_part_is_shown_and_paused_alone(desk: Desk, caplog: pytest.LogCaptureFixture):
+    desk.acquire(KEY, "a0", "a1", limit=25, part="acme", part_limit=1)
+    desk.acquire(KEY, "z0", limit=25, part="zeta")
+    visitor = desk.visitor(signed_in=True)
+    page = visitor.get("key", key=KEY)
+    rows = [re.sub("<[^>]*>", " ", row).split() for row in re.findall("<tr.*?</tr>", page.html, re.DOTALL)]
+    assert ["acme", "1", "0", "1", "1", "1", "-"] in rows
+    assert ["zeta", "1", "0", "0", "1", "-", "-"] in rows
+    assert "of part acme; waits for room of its part" in page.text
+    done = send(visitor, "pause", part="acme", reason="abuse")
+    assert "Part acme." in done.text
+    assert "paused by Ada 0s ago: abuse" in done.text
+    assert desk.store.inspect(KEY).terms.override is None
+    paused = {part.name: part.terms.override is not None for part in desk.store.parts(KEY)}
+    assert paused == {"acme": True, "zeta": False}
+    assert any(
+        it.getMessage() == f"part acme of lock {KEY} was paused by Ada (abuse)" for it in caplog.records
+    )
+    assert "The limit of the code counts." in send(visitor, "resume", part="acme").text
+    assert not any(part.terms.override for part in desk.store.parts(KEY))

@@ -18,13 +18,15 @@ from celery import Celery
 from celery_exclusive.core.claim import LAST_CHANCE, Claim, UniqueClaim
 from celery_exclusive.core.delivery import Claims
 from celery_exclusive.core.records import SECOND
+from celery_exclusive.core.room import Share
 from celery_exclusive.errors import ExclusiveError
 from celery_exclusive.leases.keeper import Known
 from celery_exclusive.worker import roster as module
 from celery_exclusive.worker import steps
 from celery_exclusive.worker.roster import Roster, SharedRoster, Slot
 
-X = Claim("x:k", "id/p", "t" * 16, 30 * SECOND, 2)
+SHARE = Share(3, "acme", 2, 4, ((60, 60 * SECOND), (5, SECOND)))
+X = Claim("x:k", "id/p", "t" * 16, 30 * SECOND, 2, ((7, SECOND),), SHARE)
 U = Claim("u:k", "id/p", "t" * 16, 20 * SECOND)
 UNIQUE = UniqueClaim(U, "finished", 7 * SECOND, is_acquired=True)
 CHANCE = Claim(LAST_CHANCE, "id/p", "t" * 16, 30 * SECOND)

@@ -23,7 +23,7 @@ from celery_exclusive.core.operations import (
     Requeue,
     Restore,
 )
-from celery_exclusive.core.records import SECOND, Document, Holder, Line
+from celery_exclusive.core.records import SECOND, Document, Holder, Line, Part
 from celery_exclusive.errors import ExclusiveError, StoreRefused, StoreUnavailable, UnreadableKey
 from celery_exclusive.stores.base import (
     TASKS_PER_PAGE,
@@ -150,6 +150,9 @@ class MemcachedStore(DocumentStore):
 
     def next_due(self) -> None:
         return None
+
+    def parts(self, key: str, count: int = 1_000) -> list[Part]:  # noqa: ARG002 - it keeps none
+        return []
 
     def line(self, key: str, after: Cursor | None = None, count: int = TASKS_PER_PAGE) -> Page:  # noqa: ARG002
         return Page()

@@ -9,15 +9,15 @@
 -- settings   how long a first offer lasts, and a tombstone, and what becomes the epoch if there is none
 -- field      a name and its value, again for each field of the operation that differs from its default. The
 --            names are the names in core/operations.py; in the table `op` two fields stand for each pair:
--- fields of acquire: limit redelivered promoted acks_late message max_waiting takes_over_id takes_over_phase at_once recovers order expires_in gives_up_in replaces queue cost rates part weight
+-- fields of acquire: limit redelivered promoted acks_late message max_waiting takes_over_id takes_over_phase at_once recovers order expires_in gives_up_in replaces queue cost rates part weight part_limit part_rates
 -- fields of acquire_alone: inherits_id inherits_token phase repeated list payload
 -- fields of give_up: releases
--- fields of enqueue: message limit expires_in gives_up_in replaces waits_for waits_at_most queue cost rates part weight list payload
+-- fields of enqueue: message limit expires_in gives_up_in replaces waits_for waits_at_most queue cost rates part weight part_limit part_rates list payload
 -- fields of release: ending
 -- fields of remove: ending
--- fields of restore: limit cost rates
--- fields of set_limit: limit lasts by reason
--- fields of hold: lasts
+-- fields of restore: limit cost rates part weight part_limit part_rates
+-- fields of set_limit: limit lasts by reason part
+-- fields of hold: lasts part
 -- fields of charge: units
 -- fields of reap: limit every recovers_until
 -- limit      reap: of how many keys; every: the least time since the last reap
@@ -79,6 +79,7 @@ end
 local first_offer, tombstone_ttl, candidate = string.match(ARGV[7], SETTINGS)
 op.id = op.id ~= '' and op.id or nil
 op.limit, op.cost, op.part, op.weight = tonumber(op.limit), tonumber(op.cost) or 1, op.part or '', tonumber(op.weight) or 1
+op.part_limit = tonumber(op.part_limit) or parts.NO_LIMIT
 local may_be_in_line = op.redelivered or op.promoted
 go_to(ARGV[3])
 
@@ -118,6 +119,8 @@ local function tombstone()
 end
 
 -- include load.lua
+
+-- include parts.lua
 
 -- include key_state.lua
 

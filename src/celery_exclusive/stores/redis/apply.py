@@ -88,7 +88,7 @@ def words_of(key: str, operation: KeyOperation, now: int | str, settings: str) -
         for name, value, default in zip(form.names, others, form.defaults, strict=True):
             if value != default and name in _PAIRS:
                 named += (word for pair in zip(_PAIRS[name], value, strict=True) for word in pair)
-            elif value != default and name == "rates":
+            elif value != default and name in ("rates", "part_rates"):
                 named += (name, " ".join(str(number) for rate in value for number in rate))
             elif value != default:
                 named += (name, value)
@@ -97,6 +97,7 @@ def words_of(key: str, operation: KeyOperation, now: int | str, settings: str) -
 
 
 _GIVES_UP, _IS_OVER = 1, 4
+_STATES: Final[dict[bytes, State]] = {b"q:": "waiting", b"a:": "aside", b"s:": "shut"}
 """The flags of a record, as load.lua has them."""
 _PHASES: Final[dict[bytes, OwnerPhase]] = {phase.encode(): phase for phase in get_args(OwnerPhase)}
 _ANSWERS: Final[dict[bytes, Callable[..., Answer]]] = {
@@ -144,9 +145,10 @@ def read_owners(found: list[Any]) -> tuple[tuple[Owner, ...], int]:
 
 def read_lease(id: bytes, lease: bytes, now: int) -> Owner:
     """Return a holder, of its lease as document.lua keeps it."""
-    expiry, fence, _, phase, token = lease.split(b" ", 4)
+    expiry, fence, _, words, rest = lease.split(b" ", 4)
     age, left = max(now - int(fence), 0), max(int(expiry) - now, 0)
-    return Owner(to_text(id), age, left, int(fence), _PHASES[phase.partition(b":")[0]], to_text(token))
+    phase, _, size = [*words.split(b":"), b"", b""][:3]
+    return Owner(to_text(id), age, left, int(fence), _PHASES[phase], to_text(rest[int(size or 0) :]))
 
 
 def read_line(found: list[Any], now: int) -> tuple[Waiting, ...]:
@@ -157,8 +159,9 @@ def read_line(found: list[Any], now: int) -> tuple[Waiting, ...]:
 def read_page(found: list[Any], now: int) -> Iterator[tuple[Cursor, Place]]:
     """Yield the tasks of a page, as line.lua shows them."""
     for kind, *task, message in _rows(found, 6):
-        entry = _entry("aside" if kind == b"a:" else "waiting", *task)
-        yield Cursor(entry.state == "aside", int(task[1]), entry.id), Place(waiting(entry, now), message)
+        entry = _entry(_STATES[kind[:2]], *task)
+        state = f"shut{kind[2:].decode()}" if entry.state == "shut" else entry.state
+        yield Cursor(state, int(task[1]), entry.id), Place(waiting(entry, now), message)
 
 
 def _entry(state: State, id: bytes, place: bytes, record: bytes, deadline: bytes) -> Entry:

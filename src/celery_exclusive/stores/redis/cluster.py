@@ -14,7 +14,7 @@ from typing import Any, Final
 from zlib import crc32
 
 from celery_exclusive.core.operations import Acquire, Applied, KeyOperation, Owner, Renew
-from celery_exclusive.core.records import NEVER, RENEWALS_PER_TTL, SECOND, WOKEN_AT_ONCE
+from celery_exclusive.core.records import NEVER, RENEWALS_PER_TTL, SECOND, WOKEN_AT_ONCE, Part
 from celery_exclusive.errors import StoreUnavailable
 from celery_exclusive.stores.base import (
     TASKS_PER_PAGE,
@@ -215,6 +215,9 @@ class ClusterStore:
 
     def line(self, key: str, after: Cursor | None = None, count: int = TASKS_PER_PAGE) -> Page:
         return self.buckets[bucket_of(key)].line(key, after, count)
+
+    def parts(self, key: str, count: int = 1_000) -> list[Part]:
+        return self.buckets[bucket_of(key)].parts(key, count)
 
     def messages_of(self, tasks: Sequence[tuple[str, str]]) -> list[bytes]:
         return self._ask_of([key for key, _ in tasks], RedisStore.readings, tasks)

@@ -2,15 +2,18 @@
 --
 -- All names begin with the base, "<prefix>2:{0}:", whose hash tag keeps them in one slot.
 --   l:<key>    HASH "" -> "limit holders minexp maxexp waiting aside behind[ deadline][ queue]", behind the lines
---              of its terms: see room.lua; id -> "expiry fence may_have_copies phase[:cost] token"
+--              of its terms: see room.lua; id -> "expiry fence may_have_copies phase[:cost[:n]] token", with the n
+--              bytes of the name of its part before the token
 --   x:<key>    ZSET id -> expiry, of the leases of a key with more than NAMED holders
 --   q:<key>    ZSET id -> seq, of the tasks that wait in line, or their place between parts
 --   a:<key>    ZSET id -> offer_until, of the tasks aside
 --   b:<key>    ZSET id -> seq, of the copies that stand behind their own run
+--   s:<key>    ZSET of the tasks that wait for room of their parts: SHA-1 of the part, seq in 16 digits, id
 --   o:<key>    HASH id -> "offer_until offers seq[ deaths[ flags[ cost[ newer or part]]]]", of the tasks that need it
 --   e:<key>    ZSET id -> deadline, of the tasks that wait and whose messages expire
 --   m:<key>    HASH id -> message
---   p:<key>    HASH part -> "waiting last": how many of its tasks are in line, and the last place that one got
+--   p:<key>    HASH part -> "waiting last held shut weight limit due", behind the lines of its terms: see parts.lua
+--   d:<key>    ZSET part -> when a sweep must look at it
 --   t:<n>:<key>:<id>   "until token" of a tombstone; n is the length of the key
 --   due        ZSET key -> when the reaper must look at it, of keys with a line; may be early, never late;
 --              2^53 - 1 if it need not
@@ -53,8 +56,9 @@ local function ends_at()
   return math.max(maxexp, terms_last())
 end
 
+-- Whether it has a line, or a sweep has to look at its parts.
 local function has_entries()
-  return waiting + aside + behind > 0
+  return waiting + aside + behind + parts.shut > 0 or parts.due < NEVER
 end
 
 local function meta()
@@ -65,13 +69,15 @@ local function meta()
 end
 
 local function read_lease(holder, text)
-  local expiry, fence, may_have_copies, phase, cost, secret = string.match(text, '^(%d+) (%d+) (%d) (%a+):?(%d*) (.*)$')
+  local pattern = '^(%d+) (%d+) (%d) (%a+):?(%d*):?(%d*) (.*)$'
+  local expiry, fence, may_have_copies, phase, cost, size, secret = string.match(text, pattern)
   if not PHASES[phase] or math.max(expiry, fence) > NEVER then
     error('MALFORMED lease of ' .. holder .. ': ' .. text)
   end
   return {
     id = holder, expiry = tonumber(expiry), fence = tonumber(fence), may_have_copies = may_have_copies,
-    phase = phase, cost = tonumber(cost) or 1, token = secret,
+    phase = phase, cost = tonumber(cost) or 1, part = string.sub(secret, 1, tonumber(size) or 0),
+    token = string.sub(secret, (tonumber(size) or 0) + 1),
   }
 end
 
@@ -81,8 +87,11 @@ local function belongs_to(lease, secret)
 end
 
 local function record(lease)
-  local phase = lease.cost == 1 and lease.phase or lease.phase .. ':' .. whole(lease.cost)
-  return string.format('%.0f %.0f %s %s ', lease.expiry, lease.fence, lease.may_have_copies, phase) .. lease.token
+  local phase = lease.phase
+  if lease.cost > 1 or lease.part ~= '' then phase = phase .. ':' .. whole(lease.cost) end
+  if lease.part ~= '' then phase = phase .. ':' .. #lease.part end
+  local numbers = string.format('%.0f %.0f %s %s ', lease.expiry, lease.fence, lease.may_have_copies, phase)
+  return numbers .. lease.part .. lease.token
 end
 
 local function append(list, ...)

@@ -14,6 +14,7 @@ local task = ARGV[1] .. '/'
 
 local function has(command, name, ...)
   for _, id in ipairs(redis.pcall(command, name, ...)) do
+    if command == 'ZRANGE' and string.find(name, 's:', #KEYS[1] + 1, true) == #KEYS[1] + 1 then id = string.sub(id, 57) end
     if string.sub(id, 1, #task) == task and not string.find(id, '/', #task + 1, true) then return true end
   end
 end
@@ -22,7 +23,7 @@ local function look(key, waits)
   if has('HKEYS', KEYS[1] .. 'l:' .. key) then return 1 end
   local is_long = false
   if waits ~= '1' then return 0 end
-  for _, kind in ipairs({'q:', 'a:'}) do
+  for _, kind in ipairs({'q:', 'a:', 's:'}) do
     local name = KEYS[1] .. kind .. key
     local size = redis.pcall('ZCARD', name)
     if type(size) == 'number' and size > short then

@@ -40,7 +40,7 @@ local function look()
   append(owners, others - append_leases(owners, shown))
   for _, kind in ipairs({'q:', 'a:', 'b:'}) do redis.call('ZCARD', base .. kind .. key) end
   for _, kind in ipairs({'o:', 'm:'}) do redis.call('HLEN', base .. kind .. key) end
-  return {waiting, aside, owners, '', now, first_in_line(), limit, terms_text()}
+  return {waiting + parts.shut, aside, owners, '', now, first_in_line(), limit, terms_text()}
 end
 
 local seen = {}

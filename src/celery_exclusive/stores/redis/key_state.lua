@@ -79,6 +79,7 @@ end
 -- The owner without an id for which a task has to wait though slots may be free, in a list, or an empty list.
 -- Behind others it waits as the next of them.
 local function closed(cost)
+  if not parts.lets() then return parts.closed() end
   if override and override.limit == 0 then
     local left = override.ends < NEVER and override.ends - now or NEVER
     return {'', now - override.since, left, 0, 'paused', ''}
@@ -104,6 +105,7 @@ local function count(entry, difference)
     waiting = waiting + difference
     if not own or is_before(entry, own) then ahead = ahead + difference end
   end
+  parts.count(entry, difference)
 end
 
 local function do_not_wake(id)
@@ -125,6 +127,8 @@ local function put(entry, state, offer_until, offers)
     entry.deadline, entry.gives_up, entry.replaceable, entry.over = false, false, false, nil
   end
 end
+
+parts.put = put
 
 -- A published message has a second copy from now on, and counts as one offer more.
 local function wake_once(id)
@@ -148,6 +152,7 @@ local function set_aside(entry, offers)
 end
 
 local function drop(holder)
+  parts.count_lease(holders[holder], -1)
   holders[holder] = nil
   dead[#dead + 1] = holder
   holder_count = holder_count - 1
@@ -159,6 +164,13 @@ function parts.place_behind(last, cost, weight)
   local base, start = math.max(parts.reached, last), parts.A_START * cost / weight
   local place = (math.floor(base / parts.AT_ONCE) + math.floor(start / parts.AT_ONCE)) * parts.AT_ONCE
   return math.min(place + math.min(waiting, parts.AT_ONCE - 1), NEVER - 1)
+end
+
+-- The place of a task of a part that joins the line.
+function parts.next_place(name, cost)
+  parts.entered(name)
+  local part = parts.of(name)
+  return parts.place_behind(part.last, parts.size(room(), cost), part.weight)
 end
 
 -- How many wait before an entry that joins, of a line that was not read so far all.
@@ -177,12 +189,17 @@ function parts.note_reached(entry)
 end
 
 -- Puts a copy at the end of the line, or at its old place. One of a part stands 2, 4, 8 starts behind what offers have
--- reached, after its first, second, third death.
+-- reached, after its first, second, third death, or is the first that waits for room of its part.
 local function join_line(entry, offer_until)
+  if not parts.fits(entry.part, entry.cost) then
+    put(entry, parts.SHUT, 0, 0)
+    return
+  end
   local has_parts = entry.part ~= '' or parts.reached > 0
   local keeps_place = entry.offers >= KEEPS_PLACE and not has_parts
   if not keeps_place then entry.seq = next_number() end
   if has_parts then
+    parts.entered(entry.part)
     entry.place = parts.place_behind(parts.rejoined[entry.part] or 0, 2 ^ math.min(entry.deaths, 20), 1)
     parts.rejoined[entry.part] = entry.place
   end
@@ -243,7 +260,7 @@ local function offer_in_line()
   for position, entry in ipairs(head()) do
     local left = slots > 0 and take(free, entry.cost)
     if not left then break end
-    local is_last = position == in_line
+    local is_last = position == in_line and (entry.part == '' or parts.of(entry.part).shut == 0)
     local may_step_aside = not is_last and #stepped_aside < most_aside
     if entry.offer_until <= now and entry.offers >= most_offers and may_step_aside then
       set_aside(entry, entry.offers)
@@ -281,7 +298,9 @@ end
 
 local function advance()
   end_expired()
+  parts.open()
   offer_in_line()
+  parts.open()
   offer_aside()
 end
 
@@ -391,11 +410,11 @@ local function opens_by_time(others, before)
 end
 
 local function due()
-  local soonest, turn, free = NEVER, in_turn(), room()
+  local soonest, turn, free = parts.due, in_turn(), room()
   local others = {head()[#turn + 1]}
   for _, entry in ipairs(turn) do soonest = math.min(soonest, entry.offer_until) end
-  if waiting + aside > 0 then soonest = math.min(soonest, deadline) end
-  local counts_all = waiting + aside + others_behind > 0
+  if waiting + aside + parts.shut > 0 then soonest = math.min(soonest, deadline) end
+  local counts_all = waiting + aside + parts.shut + others_behind > 0
   for _, entry in ipairs(order) do
     if entry.state == ASIDE and not entry.left then
       append(others, entry)

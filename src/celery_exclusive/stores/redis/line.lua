@@ -4,7 +4,8 @@
 -- arguments: now key kind place id count
 -- reply: problem time more tasks
 --
--- kind, place, id   where the page before has ended: q: (in line) or a: (aside), a score, and a member
+-- kind, place, id   where the page before has ended: q: (in line), a: (aside) or s: (waits for room of its part), a
+--            score, and a member
 -- count      the most tasks; a page of long messages has fewer
 -- problem    "", or what is wrong with the data of the key
 -- more       1: there are more tasks
@@ -51,10 +52,29 @@ local function add(tasks, kind, flat)
   return size
 end
 
+-- The members of s: are in their order, and begin with the mark of their part and their seq.
+local function add_shut(tasks, from, member, left, size)
+  local name, begin = base .. 's:' .. key, from == 's:' and '(' .. member or '-'
+  while true do
+    local members = redis.call('ZRANGEBYLEX', name, begin, '+', 'LIMIT', 0, math.max(math.min(left, at_a_time), 1))
+    if #members == 0 then return 0 end
+    if left == 0 or size > long then return 1 end
+    local flat = {}
+    for _, found in ipairs(members) do
+      append(flat, string.sub(found, 57), string.sub(found, 41, 56))
+      begin = '(' .. found
+    end
+    local at = #tasks
+    size = size + add(tasks, 's:', flat)
+    for i, found in ipairs(members) do tasks[at + 6 * i - 5] = 's:' .. string.sub(found, 1, 40) end
+    left = left - #members
+  end
+end
+
 local function page(from, place, id, count)
   local tasks, left, size = {}, tonumber(count), 0
   read_meta(redis.call('HMGET', leases, '')[1])
-  for _, kind in ipairs(from == 'a:' and {'a:'} or {'q:', 'a:'}) do
+  for _, kind in ipairs(from == 's:' and {} or from == 'a:' and {'a:'} or {'q:', 'a:'}) do
     local name, rank = base .. kind .. key, 0
     if kind == from then rank = shown_before(name, place, id) end
     while true do
@@ -66,7 +86,7 @@ local function page(from, place, id, count)
       left, rank = left - #flat / 2, rank + #flat / 2
     end
   end
-  return {'', now, 0, tasks}
+  return {'', now, parts.shut > 0 and add_shut(tasks, from, id, left, size) or 0, tasks}
 end
 
 go_to(ARGV[2])

@@ -5,8 +5,8 @@
 -- reply: found
 --
 -- first, last  the ranks of the keys in due
--- found        key, waiting, aside, 1 if it is due, age of the first in line, 1 if it is damaged, of each;
---              0 of what another program has overwritten
+-- found        key, waiting, aside, 1 if it is due, age of the first in line, 1 if it is damaged, of each, 2 if it
+--              has parts that will be due, but no line; 0 of what another program has overwritten
 
 -- include clock.lua
 
@@ -30,8 +30,10 @@ for i = 1, #flat, 2 do
     local record = redis.pcall('HMGET', base .. 'o:' .. key, first[1])
     age = math.max(now - (string.match(record[1] or '', '^%d+ %d+ (%d+)') or first[2]), 0)
   end
+  waiting = waiting + size(base .. 's:' .. key)
+  local is_empty = waiting + aside + size(base .. 'b:' .. key) == 0
   found[count + 1], found[count + 2], found[count + 3] = key, waiting, aside
   found[count + 4], found[count + 5] = tonumber(flat[i + 1]) <= now and 1 or 0, age
-  found[count + 6] = is_damaged and 1 or 0
+  found[count + 6] = is_damaged and 1 or is_empty and 2 or 0
 end
 return found

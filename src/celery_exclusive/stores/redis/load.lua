@@ -54,6 +54,34 @@ local function add_waiting(id)
       return kind
     end
   end
+  local record = parts.shut > 0 and redis.call('HMGET', base .. 'o:' .. key, id)[1]
+  local seq, flags = string.match(record or '', '^%d+ %d+ (%d+) %d+ (%d+)')
+  if (tonumber(flags) or 0) >= parts.IS_SHUT then
+    add_entries(parts.SHUT, {id, seq})
+    return parts.SHUT
+  end
+end
+
+-- Reads what else is known of the entries from this one on.
+function parts.read_records(from)
+  local ids = {}
+  for i = from, #order do append(ids, order[i].id) end
+  for i, text in ipairs(call('HMGET', base .. 'o:' .. key, ids)) do
+    local entry = order[from + i - 1]
+    if text then
+      local pattern = '^(%d+) (%d+) (%d+) ?(%d*) ?(%d*) ?(%d*) ?(.*)$'
+      local offer_until, offers, seq, deaths, flags, cost, newer = string.match(text, pattern)
+      if not offer_until then error('MALFORMED offer to ' .. ids[i] .. ': ' .. text) end
+      entry.offer_until, entry.offers, entry.seq = tonumber(offer_until), tonumber(offers), tonumber(seq)
+      entry.deaths, entry.cost, entry.has_record = tonumber(deaths) or 0, tonumber(cost) or 1, true
+      flags = tonumber(flags) or 0
+      entry.gives_up, entry.replaceable = flags % 2 == GIVES_UP, flags % 4 >= REPLACEABLE
+      if flags % 8 >= IS_OVER then entry.over = newer else entry.part = newer end
+    end
+    if entry.place == entry.seq then entry.place = nil end
+    entry.was_part, entry.was_seq, entry.had_place = entry.part, entry.seq, entry.place
+    parts.note(entry)
+  end
 end
 
 local function load_overdue()
@@ -123,34 +151,18 @@ local function load_line(asked)
     last = redis.call('ZRANGE', base .. WAITING .. key, -NAMED, -1)
     for _, id in ipairs(last) do add_waiting(id) end
   end
-  local ids = {}
-  for i, entry in ipairs(order) do ids[i] = entry.id end
-  for i, text in ipairs(call('HMGET', base .. 'o:' .. key, ids)) do
-    if text then
-      local pattern = '^(%d+) (%d+) (%d+) ?(%d*) ?(%d*) ?(%d*) ?(.*)$'
-      local offer_until, offers, seq, deaths, flags, cost, newer = string.match(text, pattern)
-      if not offer_until then error('MALFORMED offer to ' .. ids[i] .. ': ' .. text) end
-      local entry = order[i]
-      entry.offer_until, entry.offers, entry.seq = tonumber(offer_until), tonumber(offers), tonumber(seq)
-      entry.deaths, entry.cost, entry.has_record = tonumber(deaths) or 0, tonumber(cost) or 1, true
-      flags = tonumber(flags) or 0
-      entry.gives_up, entry.replaceable = flags % 2 == GIVES_UP, flags % 4 >= REPLACEABLE
-      if flags >= IS_OVER then entry.over = newer else entry.part = newer end
-    end
-  end
-  for _, entry in ipairs(order) do
-    if entry.place == entry.seq then entry.place = nil end
-    entry.was_part, entry.had_place = entry.part, entry.place
-  end
-  if parts.reached > 0 then
-    local record = redis.call('HMGET', base .. 'p:' .. key, op.part)[1] or ''
-    parts.last = math.min(tonumber(string.match(record, '^%d+ (%d+)$')) or 0, NEVER)
-  end
+  parts.read_records(1)
   local own = entries[op.id]
   if own and own.state ~= WAITING then
     ahead = redis.call('ZCOUNT', base .. WAITING .. key, '-inf', '(' .. whole(own.seq))
   end
   table.sort(order, is_before)
+end
+
+function parts.has_member(id)
+  local record = parts.shut > 0 and redis.call('HMGET', base .. 'o:' .. key, id)[1]
+  local seq, part = string.match(record or '', '^%d+ %d+ (%d+) %d+ %d+ %d+ (.*)$')
+  return part and redis.call('ZSCORE', base .. parts.SHUT .. key, parts.member(part, seq, id))
 end
 
 -- Counts the line anew, for a sweep: others may have deleted it, or a part. A message without a place gets one.
@@ -159,21 +171,22 @@ local function recount()
     waiting = redis.call('ZCARD', base .. WAITING .. key)
     aside = redis.call('ZCARD', base .. ASIDE .. key)
     behind = redis.call('ZCARD', base .. BEHIND .. key)
-    if pass == 2 or redis.call('HLEN', base .. 'm:' .. key) <= waiting + aside + behind then break end
+    parts.shut = redis.call('ZCARD', base .. parts.SHUT .. key)
+    if pass == 2 or redis.call('HLEN', base .. 'm:' .. key) <= waiting + aside + behind + parts.shut then break end
     for _, id in ipairs(redis.call('HKEYS', base .. 'm:' .. key)) do
-      local has_place = false
+      local has_place = parts.has_member(id)
       for _, kind in ipairs({WAITING, ASIDE, BEHIND}) do
         has_place = has_place or redis.call('ZSCORE', base .. kind .. key, id)
       end
       if not has_place then redis.call('ZADD', base .. WAITING .. key, whole(next_number()), id) end
     end
   end
-  if waiting + aside == 0 then redis.call('DEL', base .. 'e:' .. key, base .. 'p:' .. key) end
+  if waiting + aside + parts.shut == 0 then redis.call('DEL', base .. 'e:' .. key) end
 end
 
 local function load(asked)
   holders, dead, entries, order, wake, stepped_aside, abandoned = {}, {}, {}, {}, {}, {}, {}
-  overdue, last, was_read, ahead, others_behind, parts.last = {}, {}, {}, 0, 0, 0
+  overdue, last, was_read, ahead, others_behind = {}, {}, {}, 0, 0
   parts.rejoined = {} -- the places of copies that join the line again in this step, the last one of each part
   local text = meta_text
   meta_text = nil -- a sweep loads more keys
@@ -195,4 +208,5 @@ local function load(asked)
   if verb == 'reap' then recount() end -- the line of a lost lock is offered the key again
   had_entries = has_entries()
   if had_entries then load_line(asked) end
+  parts.load()
 end

@@ -2,15 +2,16 @@
 -- read keys.
 --
 -- The terms of a key are lines of text: "rate units period first last units first last units ...",
--- "limit limit until since by\treason", "opens t", "extra n", "reached place". A room is a list: of each limit the
--- units that are free, and all of them.
+-- "limit limit until since by\treason", "opens t", "extra n", "reached place", "shut n", "due t". A room is a list: of
+-- each limit the units that are free, and all of them.
 
 local GRAINS = 32
 local KEPT = 31536000000000
 
 local rates, override, opens_at -- rates: a list of {units, period, log}, a log being a flat list of its grains
 local extra_units               -- the units that leases hold beyond one each
-local parts = {                 -- of the line: the place that its offers have reached, and the last of the operation's part
+local parts = {                 -- reached: the place that offers have reached; shut, due: see parts.lua
+  SHUT = 's:', IS_SHUT = 8, BRING = {acquire = true, enqueue = true, restore = true, set_limit = true, hold = true},
   A_START = 64000, AT_ONCE = 64, LARGEST = 1000, NO_LIMIT = 1000000000,
 }
 
@@ -99,8 +100,9 @@ local function set_rates(text)
   end
 end
 
--- The time from which on nothing of an idle key's terms counts; 0: nothing does.
+-- The time from which on nothing of an idle key's terms counts; 0: nothing does. NEVER: a sweep has to look at its parts.
 local function terms_last()
+  if parts.due < NEVER then return NEVER end
   local last = math.max(override and math.min(override.ends, now + KEPT) or 0, opens_at)
   for _, rate in ipairs(rates) do
     if #rate.log > 0 then last = math.max(last, rate.log[#rate.log - 1] + rate.period) end
@@ -121,6 +123,8 @@ local function terms_text()
   if opens_at > 0 then lines[#lines + 1] = 'opens ' .. whole(opens_at) .. '\n' end
   if extra_units > 0 then lines[#lines + 1] = 'extra ' .. whole(extra_units) .. '\n' end
   if parts.reached > 0 then lines[#lines + 1] = 'reached ' .. whole(parts.reached) .. '\n' end
+  if parts.shut > 0 then lines[#lines + 1] = 'shut ' .. whole(parts.shut) .. '\n' end
+  if parts.due < NEVER then lines[#lines + 1] = 'due ' .. whole(parts.due) .. '\n' end
   return table.concat(lines)
 end
 
@@ -138,8 +142,8 @@ local function read_term(line)
     opens_at = number > now and number or 0
   elseif name == 'extra' then
     extra_units = number
-  elseif name == 'reached' then
-    parts.reached = number
+  elseif name == 'reached' or name == 'shut' or name == 'due' then
+    parts[name] = number
   else
     error('MALFORMED lock: ' .. line)
   end
@@ -147,7 +151,8 @@ end
 
 -- Reads what counts now of the terms before a document; returns the document.
 local function read_terms(text)
-  rates, override, opens_at, extra_units, parts.reached = {}, nil, 0, 0, 0
+  rates, override, opens_at, extra_units = {}, nil, 0, 0
+  parts.reached, parts.shut, parts.due = 0, 0, NEVER
   local at = 1
   while true do
     local line, behind = string.match(text, '^(%a[^\n]*)\n()', at)

@@ -9,12 +9,14 @@ local function add_entry(seq)
   return entry
 end
 
-local function hold(fence, may_have_copies, phase, cost)
-  if not holders[op.id] then holder_count = holder_count + 1 end
+local function hold(fence, may_have_copies, phase, cost, part)
+  if holders[op.id] then drop(op.id) end
+  holder_count = holder_count + 1
   holders[op.id] = {
     id = op.id, expiry = now + op.ttl, fence = fence, may_have_copies = may_have_copies, phase = phase,
-    cost = cost, token = op.token, changed = true,
+    cost = cost, part = part, token = op.token, changed = true,
   }
+  parts.count_lease(holders[op.id], 1)
 end
 
 local function set_deadline(entry, at)
@@ -28,22 +30,29 @@ local function deadline_of(entry)
   return op.expires_in and now + math.max(tonumber(op.expires_in), soonest) or false
 end
 
--- Gives an entry that joins the line its place, if its key has parts.
+-- Gives an entry that joins the line its place, if its key has parts and its part has room. Returns its state.
 function parts.in_part(entry)
-  if op.part == '' and parts.reached == 0 then return end
-  entry.part, entry.place = op.part, parts.place_behind(parts.last, parts.size(room(), op.cost), op.weight)
-  ahead = parts.before(entry)
+  local has_room, place = parts.lets(), nil
+  if has_room and (op.part ~= '' or parts.reached > 0) then place = parts.next_place(op.part, op.cost) end
+  entry.part, entry.place = op.part, place
+  if place then ahead = parts.before(entry) end
+  return has_room and WAITING or parts.SHUT
 end
 
--- The entry of a message that joins the line. Messages that it replaces wait no longer.
+-- The position of the operation's message: one that is shut stands behind all of its part.
+local function position()
+  local entry = entries[op.id]
+  return entry.state == parts.SHUT and waiting + parts.of(entry.part).shut or ahead + 1
+end
+
+-- The entry of a message that joins the line, and its state. Messages that it replaces wait no longer.
 local function new_entry()
   if op.replaces then replace_waiting() end
   local entry, expires = add_entry(next_number()), deadline_of()
   local gives_up = op.gives_up_in and now + tonumber(op.gives_up_in)
   entry.gives_up, entry.replaceable = gives_up and gives_up < (expires or NEVER), op.replaces
   set_deadline(entry, entry.gives_up and gives_up or expires)
-  parts.in_part(entry)
-  return entry
+  return entry, parts.in_part(entry)
 end
 
 local function renew_lease(lease)
@@ -55,7 +64,7 @@ local function enter(fence)
   local entry, lease = entries[op.id], holders[op.id]
   local is_only_copy = entry and entry.offers == PUBLISHED and (op.promoted or '') ~= '' and not op.redelivered
   local is_copied = may_be_in_line or entry or lease and lease.may_have_copies == '1'
-  hold(fence, is_copied and not is_only_copy and '1' or '0', 'running', op.cost)
+  hold(fence, is_copied and not is_only_copy and '1' or '0', 'running', op.cost, op.part)
   kept = op.recovers and op.message
   if kept or entry and op.acks_late then
     put(entry or add_entry(fence), BEHIND, 0, op.order == 'published' and AT_BROKER + KEEPS_PLACE or AT_BROKER)
@@ -72,14 +81,20 @@ local function is_of_offer()
   return op.promoted and not op.redelivered and op.promoted == redis.call('GET', base .. 'epoch')
 end
 
+-- Counts the start of the operation's run, for the key and its part.
+function parts.count_start()
+  count_start(op.cost)
+  if op.part ~= '' then parts.in_terms(parts.entered(op.part), count_start, op.cost) end
+end
+
 -- A new id waits behind the whole line, an id aside may get any slot; nil: there is none. After a death only the
 -- copy of the offer brings the number of deaths along: an older one waits for it.
 local function grant_free_slot(entry)
   local is_aside = entry and entry.state == ASIDE
   if entry and entry.deaths > 0 and not is_aside and not is_of_offer() then return end
   local before = (op.order == 'any' or is_aside) and 0 or ahead
-  if not has_room(op.cost, before) then return end
-  count_start(op.cost)
+  if entry and entry.state == parts.SHUT or not has_room(op.cost, before) or not parts.lets() then return end
+  parts.count_start()
   return enter(next_number())
 end
 
@@ -96,8 +111,8 @@ end
 -- The answer to a delivery that must not be parked; nil: park it.
 local function refuse(is_newcomer)
   if not op.message or op.at_once then return 'held', 0, owners(op.cost) end
-  if is_newcomer and op.max_waiting and waiting >= tonumber(op.max_waiting) then
-    return 'full', waiting, owners(op.cost)
+  if is_newcomer and op.max_waiting and waiting + parts.shut >= tonumber(op.max_waiting) then
+    return 'full', waiting + parts.shut, owners(op.cost)
   end
 end
 
@@ -131,6 +146,7 @@ function verbs.acquire()
   local before, rates_before = limit, rates
   limit = op.limit
   set_rates(op.rates)
+  local part_before = parts.bring()
   advance()
   local lease, entry = holders[op.id], entries[op.id]
   if lease and lease.phase ~= 'running' then return enter(lease.fence) end -- a queued lease belongs to its id
@@ -154,6 +170,7 @@ function verbs.acquire()
     local refusal, number, by = refuse(not lease and not may_be_in_line)
     if refusal then
       limit, rates = before, rates_before -- a refused call does not change the terms of the others
+      if part_before then parts.known[op.part] = part_before end
       advance()
       shorten_offers()
       return refusal, number, by
@@ -165,14 +182,20 @@ function verbs.acquire()
   else
     if entry and not entry.gives_up then set_deadline(entry, deadline_of(entry)) end
     note_queue()
-    entry = entry or new_entry()
-    if entry.state == ASIDE or entry.part ~= op.part then parts.in_part(entry) end
+    local state = entry and entry.state
+    if not entry then
+      entry, state = new_entry()
+    elseif state == ASIDE or entry.part ~= op.part then
+      state = parts.in_part(entry)
+    elseif state == WAITING and not parts.lets() then -- the first that waits for room of its part
+      state = parts.SHUT
+    end
     entry.cost = op.cost
-    put(entry, WAITING, 0, 0)
+    put(entry, state, 0, 0)
     shorten_offers()
   end
   advance()
-  return 'parked', lease and 0 or ahead + 1, owners(op.cost)
+  return 'parked', lease and 0 or position(), owners(op.cost)
 end
 
 function verbs.acquire_alone()
@@ -190,7 +213,8 @@ function verbs.acquire_alone()
   local fence = lease and lease.fence or next_number()
   if lease then drop(lease.id) else limit = 1 end
   if lease and lease.id ~= op.id and is_at_broker(lease.id) then leave(lease.id) end -- it is no copy
-  hold(fence, entries[op.id] and '1' or lease and lease.may_have_copies or '0', op.phase, lease and lease.cost or 1)
+  local cost, part = lease and lease.cost or 1, lease and lease.part or ''
+  hold(fence, entries[op.id] and '1' or lease and lease.may_have_copies or '0', op.phase, cost, part)
   if op.list and not own then new_tombstone = SENT end
   if entries[op.id] then put(entries[op.id], BEHIND, 0, 0) end
   advance() -- a copy of the message that held it joins the line
@@ -217,24 +241,26 @@ end
 function verbs.enqueue()
   limit = op.limit
   set_rates(op.rates)
+  parts.bring()
   end_expired()
   local entry = entries[op.id]
-  local is_known = entry and entry.state ~= WAITING or not entry and mark()
+  local is_known = entry and entry.state ~= WAITING and entry.state ~= parts.SHUT or not entry and mark()
   if is_known or holders[op.id] then return 'done', 0 end
   if op.waits_for then return wait_for_calls(entry) end
   if not entry then
     kept = op.message
-    is_offered_at_once = has_room(op.cost, ahead)
+    is_offered_at_once = has_room(op.cost, ahead) and parts.lets()
     note_queue()
     if not is_offered_at_once then shorten_offers() end
-    entry = new_entry()
-    put(entry, WAITING, is_offered_at_once and now + PUBLISHED_OFFER or 0, is_offered_at_once and PUBLISHED or 0)
+    local state
+    entry, state = new_entry()
+    put(entry, state, is_offered_at_once and now + PUBLISHED_OFFER or 0, is_offered_at_once and PUBLISHED or 0)
     if is_offered_at_once then parts.note_reached(entry) end
   elseif entry.offers == PUBLISHED then -- its publisher may send it again
     put(entry, WAITING, entry.offer_until, PUBLISHED + 1)
   end
   if entry.offer_until > now then return 'done', 1 end
-  return 'parked', ahead + 1
+  return 'parked', position()
 end
 
 function verbs.recall()
@@ -242,7 +268,7 @@ function verbs.recall()
   shorten_offers()
   local entry = entries[op.id]
   if not entry or entry.state == BEHIND then return 'done', 0 end
-  if entry.state == ASIDE then
+  if entry.state == ASIDE or entry.state == parts.SHUT then
     wake_once(op.id)
   elseif entry.offer_until <= now then -- else it is on its way
     offer(entry, now + first_offer)
@@ -330,22 +356,33 @@ end
 -- Ignores the line and the terms: a body that runs goes before an offer, and a pause.
 function verbs.restore()
   end_expired()
-  local lease = holders[op.id]
-  if lease or entries[op.id] or tombstone() or not take({op.limit - holder_count - extra(), op.limit}, op.cost) then
+  local lease, in_part = holders[op.id], op.part_limit - parts.of(op.part).held
+  local free = take({op.limit - holder_count - extra(), op.limit, in_part, op.part_limit}, op.cost)
+  if lease or entries[op.id] or tombstone() or not free then
     return 'done', lease and lease.token == op.token and 1 or 0
   end
   limit = op.limit
   set_rates(op.rates)
-  count_start(op.cost)
-  hold(next_number(), '1', 'running', op.cost)
+  parts.bring()
+  parts.count_start()
+  hold(next_number(), '1', 'running', op.cost, op.part)
   return 'done', 1
 end
 
+-- Changes the terms of the operation's part, or of the key.
+local function change(work)
+  if op.part == '' then return work() end
+  return parts.in_terms(parts.entered(op.part), work)
+end
+
 function verbs.set_limit()
-  local found = op.limit or override
   local by = (op.by or '') .. '\t' .. (op.reason or '')
   local ends = op.lasts and now + tonumber(op.lasts) or NEVER
-  override = op.limit and {limit = op.limit, ends = ends, since = now, by = by}
+  local found = change(function()
+    local was = override
+    override = op.limit and {limit = op.limit, ends = ends, since = now, by = by}
+    return op.limit or was
+  end)
   advance()
   shorten_offers()
   return 'done', found and 1 or 0
@@ -354,8 +391,11 @@ end
 function verbs.hold()
   local lease, lasts = holders[op.id], tonumber(op.lasts)
   if op.id and not (lease and lease.token == op.token) then return 'done', 0 end
-  local found = lasts > 0 or opens_at > 0
-  opens_at = lasts > 0 and math.max(opens_at, now + lasts) or 0
+  local found = change(function()
+    local was = opens_at
+    opens_at = lasts > 0 and math.max(opens_at, now + lasts) or 0
+    return lasts > 0 or was > 0
+  end)
   advance()
   return 'done', found and 1 or 0
 end
@@ -364,5 +404,8 @@ function verbs.charge()
   local lease = holders[op.id]
   local is_own = lease and lease.token == op.token
   if is_own then count_start(tonumber(op.units), true) end
+  if is_own and lease.part ~= '' then
+    parts.in_terms(parts.entered(lease.part), count_start, tonumber(op.units), true)
+  end
   return 'done', is_own and 1 or 0
 end

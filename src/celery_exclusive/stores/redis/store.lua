@@ -11,7 +11,7 @@ end
 -- Leases are removed first: writes after the first one are allowed even when memory is full.
 local function store_leases()
   local previous_end = maxexp
-  if waiting + aside == 0 then deadline = NEVER end
+  if waiting + aside + parts.shut == 0 then deadline = NEVER end
   local fields, ends = {}, {}
   minexp, maxexp = unread_expiry, unread > 0 and maxexp or 0
   for holder, lease in pairs(holders) do
@@ -24,7 +24,7 @@ local function store_leases()
   end
   extra_units = extra()
   if holder_count == 0 and not has_entries() and terms_last() <= now then
-    redis.call('DEL', leases, base .. 'x:' .. key)
+    redis.call('DEL', leases, base .. 'x:' .. key, base .. 'p:' .. key)
     return
   end
   call('HDEL', leases, dead)
@@ -45,7 +45,10 @@ local function store_leases()
 end
 
 local function store_entry(entry)
-  if entry.was and (entry.left or entry.was ~= entry.state) then
+  local is_shut = not entry.left and entry.state == parts.SHUT
+  if entry.was == parts.SHUT and not (is_shut and entry.part == entry.was_part) then
+    redis.call('ZREM', base .. parts.SHUT .. key, parts.member(entry.was_part, entry.was_seq, entry.id))
+  elseif entry.was and (entry.left or entry.was ~= entry.state) then
     redis.call('ZREM', base .. entry.was .. key, entry.id)
   end
   if entry.deadline then
@@ -57,10 +60,13 @@ local function store_entry(entry)
     redis.call('HDEL', base .. 'm:' .. key, entry.id)
   elseif entry.state == ASIDE then
     redis.call('ZADD', base .. ASIDE .. key, whole(entry.offer_until), entry.id)
+  elseif is_shut then
+    redis.call('ZADD', base .. parts.SHUT .. key, 0, parts.member(entry.part, entry.seq, entry.id))
   elseif entry.was ~= entry.state or entry.place ~= entry.had_place then
     redis.call('ZADD', base .. entry.state .. key, whole(entry.place or entry.seq), entry.id)
   end
-  local flags = (entry.gives_up and GIVES_UP or 0) + (entry.replaceable and REPLACEABLE or 0) + (entry.over and IS_OVER or 0)
+  local flags = (entry.gives_up and GIVES_UP or 0) + (entry.replaceable and REPLACEABLE or 0)
+    + (entry.over and IS_OVER or 0) + (is_shut and parts.IS_SHUT or 0)
   local is_of_part = entry.part ~= '' or entry.place
   if not entry.left and (is_of_part or entry.offers + entry.offer_until + entry.deaths + flags + entry.cost > 1) then
     local text = string.format('%.0f %.0f %.0f', entry.offer_until, entry.offers, entry.seq)
@@ -75,48 +81,22 @@ local function store_entry(entry)
   end
 end
 
--- Counts the tasks of each part in line.
-local function store_parts()
-  local changes, name = {}, base .. 'p:' .. key
-  local function add(part, more, last)
-    local change = changes[part] or {0, 0}
-    changes[part] = {change[1] + more, math.max(change[2], last)}
-  end
-  for _, entry in ipairs(order) do
-    local place = not entry.left and entry.place
-    if entry.had_place and entry.had_place ~= place then add(entry.was_part, -1, 0) end
-    if place and entry.had_place ~= place then add(entry.part, 1, place) end
-  end
-  for part, change in pairs(changes) do
-    local count, before = string.match(redis.call('HMGET', name, part)[1] or '', '^(%d+) (%d+)$')
-    count = (tonumber(count) or 0) + change[1]
-    if count > 0 then
-      redis.call('HSET', name, part, whole(count) .. ' ' .. whole(math.max(tonumber(before) or 0, change[2])))
-    else
-      redis.call('HDEL', name, part)
-    end
-  end
-end
-
 local function store()
   local had_parts = parts.reached > 0
   if waiting == 0 then parts.reached = 0 end
+  parts.decide()
   store_leases()
   for _, entry in ipairs(order) do
     if entry.changed or entry.left then store_entry(entry) end
   end
-  if parts.reached > 0 then
-    store_parts()
-  elseif had_parts then
-    redis.call('DEL', base .. 'p:' .. key)
-  end
+  parts.store(had_parts)
   if kept then redis.call('HSET', base .. 'm:' .. key, op.id, kept) end
   if new_tombstone then
     put_tombstone(tombstone_name(key), new_tombstone, new_tombstone == SENT and SENT_LIFE or tombstone_ttl)
   end
   if had_entries or has_entries() or verb == 'reap' then
     local soonest = due()
-    if soonest or waiting + aside > 0 then
+    if soonest or waiting + aside + parts.shut > 0 then
       redis.call('ZADD', base .. 'due', whole(soonest or NEVER), key)
     else
       redis.call('ZREM', base .. 'due', key)

@@ -20,7 +20,7 @@ from celery_exclusive.core.operations import (
     Parked,
     Renew,
 )
-from celery_exclusive.core.records import NEVER, SECOND
+from celery_exclusive.core.records import NEVER, SECOND, Part
 from celery_exclusive.core.room import Terms
 from celery_exclusive.errors import OptionError, StoreUnavailable, UnreadableKey
 from celery_exclusive.stores.base import (
@@ -315,13 +315,12 @@ class RedisStore:
         return [owner for owner in owners if owner.remaining]
 
     def forget(self, key: str) -> None:
-        self._client.ask("DEL", *(f"{self._base}{kind}:{key}" for kind in "lxqaboem"))
+        self._client.ask("DEL", *(f"{self._base}{kind}:{key}" for kind in "lxqabosempd"))
         self._client.ask("ZREM", f"{self._base}due", key)
         self._client.ask("HDEL", f"{self._base}unreadable", key)
 
     def line(self, key: str, after: Cursor | None = None, count: int = TASKS_PER_PAGE) -> Page:
-        kind = "a:" if after and after.is_aside else "q:"
-        begin = (kind, after.place, after.id) if after else (kind, "-inf", "")
+        begin = ("q:", "-inf", "") if after is None else _begin(after)
         about = (key, *begin, min(count, TASKS_PER_PAGE))  # other requests wait meanwhile
         problem, now, more, tasks = self._client.run(_LINE, self._base, self.clock(), *about)
         if problem:
@@ -332,6 +331,16 @@ class RedisStore:
             raise UnreadableKey(key, f"MALFORMED place: {error}", self.url) from error
         return Page(tuple(place for _, place in found), found[-1][0] if more else None)
 
+    def parts(self, key: str, count: int = 1_000) -> list[Part]:
+        found, cursor = dict[bytes, bytes](), b""
+        while cursor != b"0" and len(found) < count:
+            cursor, flat = self._client.ask("HSCAN", f"{self._base}p:{key}", cursor or "0", "COUNT", count)
+            found.update(zip(flat[::2], flat[1::2], strict=True))
+        try:
+            return [Part.of_text(to_text(name), to_text(text)) for name, text in [*found.items()][:count]]
+        except ValueError as error:
+            raise UnreadableKey(key, f"MALFORMED part: {error}", self.url) from error
+
     def messages_of(self, tasks: Sequence[tuple[str, str]]) -> list[bytes]:
         (run,) = self.readings(tasks)
         return list(self._client.run(*run))
@@ -341,18 +350,18 @@ class RedisStore:
 
     def places(self) -> Iterator[tuple[str, str]]:
         for key in map(to_text, self._client.ask("ZRANGE", f"{self._base}due", 0, -1)):
-            for kind in "qa":
+            for kind in "qas":
                 try:
-                    yield from ((key, id) for id in self._line(f"{self._base}{kind}:{key}"))
+                    yield from ((key, id) for id in self._line(kind, key))
                 except StoreUnavailable as error:  # one damaged line hides no other
                     if not _is_damage(error):
                         raise
 
-    def _line(self, name: str) -> Iterator[str]:
+    def _line(self, kind: str, key: str) -> Iterator[str]:
         """Yield the ids of a line, in parts that are small enough not to delay other clients."""
-        first = 0
+        first, name, mark = 0, f"{self._base}{kind}:{key}", 56 * (kind == "s")
         while page := self._client.ask("ZRANGE", name, first, first + _PLACES_PER_CALL - 1):
-            yield from map(to_text, page)
+            yield from (to_text(member[mark:]) for member in page)
             first += len(page)
 
     def lines(self) -> Iterator[KeyInLine]:
@@ -366,12 +375,13 @@ class RedisStore:
 
     def read_lines(self, flat: list[Any], first: int) -> tuple[list[KeyInLine], int | None]:
         """Return the keys that lines.lua has found from this rank on, and the next rank; None: no more."""
-        rows = zip(*[iter(flat)] * 6, strict=True)
+        rows = list(zip(*[iter(flat)] * 6, strict=True))
         found = [
-            KeyInLine(to_text(key), waiting, aside, bool(due), age, bool(damaged))
-            for key, waiting, aside, due, age, damaged in rows
+            KeyInLine(to_text(key), waiting, aside, bool(due), age, state == 1)
+            for key, waiting, aside, due, age, state in rows
+            if state != 2  # it has no line
         ]
-        return found, first + len(found) if len(found) == _LINES_PER_CALL else None
+        return found, first + len(rows) if len(rows) == _LINES_PER_CALL else None
 
     def keys_of(self, task_id: str) -> Iterator[str]:
         waited_for = {line.key for line in self.lines() if line.all_waiting}
@@ -387,10 +397,8 @@ class RedisStore:
     def found_in(self, task: str, keys: Sequence[str], found: Sequence[int]) -> Iterator[str]:
         """Yield the keys that find.lua has found, and those whose long lines have the task."""
         for key, answer in zip(keys, found, strict=True):
-            names = (f"{self._base}{kind}:{key}" for kind in "qa")
-            if answer == 1 or (
-                answer == 2 and any(task_id(id) == task for name in names for id in self._line(name))
-            ):
+            ids = (id for kind in "qas" for id in self._line(kind, key))
+            if answer == 1 or (answer == 2 and any(task_id(id) == task for id in ids)):
                 yield key
 
     def scan(self, prefix: str = "") -> Iterator[str]:
@@ -503,3 +511,10 @@ def names_like(server: Server, pattern: str) -> Iterator[bytes]:
 
 class _Refused(Exception):
     """A message could not be pushed: the user has no rights on the list, or the name holds no list."""
+
+
+def _begin(after: Cursor) -> tuple[str, int, str]:
+    """Return where a page of line.lua begins behind a cursor."""
+    if after.state.startswith("shut"):
+        return "s:", 0, f"{after.state[4:]}{after.place:016}{after.id}"
+    return "a:" if after.state == "aside" else "q:", after.place, after.id

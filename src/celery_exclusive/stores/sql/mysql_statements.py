@@ -35,7 +35,7 @@ The variable is null if that row is gone.
 """
 
 GRANT = _on_clock("""INSERT INTO exclusive2_lock
-    (namespace, `key`, version, ends, fence, due, waiting, aside, behind, document)
+    (namespace, `key`, version, ends, fence, due, waiting, aside, behind, shut, document)
 VALUES (
     %(namespace)s, %(key)s, %(version)s, COALESCE(%(now)s, CLOCK) + %(ttl)s,
     GREATEST(ends - %(ttl)s, IF(EXISTS (
@@ -43,13 +43,17 @@ VALUES (
         WHERE stones.namespace = %(namespace)s AND stones.`key` = %(key)s AND stones.id = %(id)s
             AND stones.until > COALESCE(%(now)s, CLOCK)
         LOCK IN SHARE MODE
-    ), NULL, @exclusive_floor + 1)), ends, 0, 0, 0,
+    ), NULL, @exclusive_floor + 1)), ends, 0, 0, 0, 0,
     CONCAT(%(before)s, ends, ', "fence": ', LAST_INSERT_ID(fence), %(after)s)
 ) ON DUPLICATE KEY UPDATE
     version = IF(ends <= VALUES(ends) - %(ttl)s AND NOT EXISTS (
         SELECT 1 FROM exclusive2_tombstone AS newer
         WHERE newer.namespace = exclusive2_lock.namespace AND newer.`key` = exclusive2_lock.`key`
             AND newer.id = %(id)s AND newer.until > COALESCE(%(now)s, CLOCK)
+        LOCK IN SHARE MODE
+    ) AND NOT EXISTS (
+        SELECT 1 FROM exclusive2_part AS parts
+        WHERE parts.namespace = exclusive2_lock.namespace AND parts.`key` = exclusive2_lock.`key`
         LOCK IN SHARE MODE
     ), VALUES(version), exclusive2_lock.version),
     ends = IF(IS_FREE, VALUES(ends), ends),
@@ -58,8 +62,8 @@ VALUES (
     document = IF(
         IS_FREE, CONCAT(%(before)s, ends, ', "fence": ', LAST_INSERT_ID(fence), %(after)s), document
     )""").replace("IS_FREE", "version = VALUES(version)")
-"""Changes a row if the key has neither holder nor line. The last inserted id is then the fence, which comes
-with the same answer. If the id has finished, or without the namespace's row, there is no fence, and the
+"""Changes a row if the key has neither holder, line nor parts. The last inserted id is then the fence, which
+comes with the same answer. If the id has finished, or without the namespace's row, there is no fence, and the
 server refuses the row. The namespace's fence is read without a lock, see `Transaction.end_leases`.
 
 Each assignment sees the values of the assignments before it: once the version is the new one, which is
@@ -101,6 +105,8 @@ _OWN = {
     statements.ADD_NAMESPACE: statements.ADD_NAMESPACE.partition("ON CONFLICT")[0]
     + f"{_UNLESS_THERE} fence = fence",
     statements.INSERT_LOCK: f"{_INSERT_LOCK}{_UNLESS_THERE}version = exclusive2_lock.version",
+    statements.PUT_PART: statements.PUT_PART.partition("ON CONFLICT")[0]
+    + f"{_UNLESS_THERE}due = VALUES(due), record = VALUES(record)",
 }
 
 

@@ -18,13 +18,15 @@ _FIRST: Final = -(2**63)
 
 def parameters(namespace: bytes, key: str, after: Cursor | None, count: int) -> Sequence[bytes | int | str]:
     """Return the parameters that read one task more than the page has, of each part of the line."""
-    every = list[bytes | int | str]()
-    for is_aside, state in ((False, "waiting"), (True, "aside")):
-        is_over = after is not None and after.is_aside and not is_aside
-        at = after if after and after.is_aside is is_aside else Cursor(is_aside, _FIRST, "")
-        place = at.place, at.place, to_bytes(at.id)
-        every += (namespace, to_bytes(key), state, *place, 0 if is_over else count + 1)
-    return every
+    every, name = list[bytes | int | str](), (namespace, to_bytes(key))
+    after = after or Cursor("waiting", _FIRST, "")
+    at = after
+    for state in ("waiting", "aside", "shut"):
+        first = Cursor(state, _FIRST, "")
+        at = after if after.order[0] == first.order[0] else first
+        is_over = after.order[0] > first.order[0]
+        every += (*name, at.state, at.place, at.place, to_bytes(at.id), 0 if is_over else count + 1)
+    return [*every, *name, at.state, count + 1]
 
 
 def page(found: Iterable[Sequence[Any]], count: int, now: int) -> Page:
@@ -44,6 +46,5 @@ def _task(*row: Any, now: int) -> tuple[Cursor, Place]:
     return cursor_of(entry), Place(waiting(entry, now), message)
 
 
-def _order(task: tuple[Cursor, Place]) -> tuple[bool, int, bytes]:
-    is_aside, place, id = task[0]
-    return is_aside, place, to_bytes(id)
+def _order(task: tuple[Cursor, Place]) -> tuple[int, str, int, bytes]:
+    return task[0].order

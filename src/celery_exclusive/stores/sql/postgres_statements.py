@@ -52,9 +52,9 @@ GRANT = _on_clock("""WITH claim AS MATERIALIZED (
         %(key)s::bytea AS key, %(id)s::bytea AS id, %(before)s::text AS before, %(after)s::text AS after
 )
 INSERT INTO exclusive2_lock AS lock
-    (namespace, key, version, fence, due, ends, waiting, aside, behind, document)
+    (namespace, key, version, fence, due, ends, waiting, aside, behind, shut, document)
 SELECT spaces.namespace, claim.key, %(version)s, greatest(spaces.fence + 1, now), now + ttl, now + ttl,
-    0, 0, 0, before || (now + ttl) || ', "fence": ' || greatest(spaces.fence + 1, now) || after
+    0, 0, 0, 0, before || (now + ttl) || ', "fence": ' || greatest(spaces.fence + 1, now) || after
 FROM claim JOIN exclusive2_namespace AS spaces ON spaces.namespace = claim.namespace
 WHERE NOT EXISTS (
     SELECT FROM exclusive2_tombstone AS stones
@@ -74,9 +74,12 @@ ON CONFLICT (namespace, key) DO UPDATE SET
 WHERE lock.ends <= excluded.ends - %(ttl)s AND lock.version = (
     SELECT seen.version FROM exclusive2_lock AS seen
     WHERE seen.namespace = excluded.namespace AND seen.key = excluded.key
+) AND NOT EXISTS (
+    SELECT FROM exclusive2_part AS parts
+    WHERE parts.namespace = excluded.namespace AND parts.key = excluded.key
 )
 RETURNING fence""")
-"""One row, the fence, if the key has neither holder nor line, and the id has not finished.
+"""One row, the fence, if the key has neither holder, line nor parts, and the id has not finished.
 
 The namespace's fence is read without a lock, see `Transaction.end_leases`. The version `seen` is as old as
 the tombstones that were read: a row that was changed while the statement waited for it is left alone, since

@@ -20,6 +20,7 @@ from celery_exclusive.stores.damaged import (
     check_within,
     read_terms,
 )
+from celery_exclusive.stores.document_store import shut_in
 from celery_exclusive.stores.text import to_bytes, to_text
 
 _HOLDERS = ', "holders": '
@@ -90,7 +91,7 @@ def check_lock(version: Any, ends: Any) -> None:
 
 
 def entry(id: bytes, *row: Any) -> Entry:
-    *fields, flags, newer, cost, part, place = row
+    seq, offer_until, offers, state, *fields, flags, newer, cost, part, place = row
     check_type(bytes, id)  # SQLite keeps a text where bytes belong
     check_numbers(flags)
     if newer is not None:
@@ -98,7 +99,10 @@ def entry(id: bytes, *row: Any) -> Entry:
     over = None if newer is None else to_text(newer)
     gives_up, replaceable = bool(flags & _GIVES_UP), bool(flags & _REPLACEABLE)
     check_type(bytes, part)
-    entry = Entry(to_text(id), *fields)
+    if str(state).startswith("shut"):
+        check_one_of((shut_in(to_text(part)),), state)
+        state = "shut"
+    entry = Entry(to_text(id), seq, offer_until, offers, state, *fields)
     entry = replace(
         entry, gives_up=gives_up, replaceable=replaceable, over=over, cost=cost, part=to_text(part)
     )
@@ -116,16 +120,18 @@ def fields_of(entry: Entry) -> tuple[bytes | int | str | None, ...]:
     flags = _GIVES_UP * entry.gives_up + _REPLACEABLE * entry.replaceable
     newer = None if entry.over is None else to_bytes(entry.over)
     place = entry.offer_until if entry.state == "aside" else entry.turn[0]
-    fields = entry.seq, entry.offer_until, entry.offers, entry.state, entry.deaths, entry.deadline
+    state = shut_in(entry.part) if entry.state == "shut" else entry.state
+    fields = entry.seq, entry.offer_until, entry.offers, state, entry.deaths, entry.deadline
     return *fields, flags, newer, entry.cost, to_bytes(entry.part), place
 
 
 def holder(
-    id: bytes, token: bytes, expiry: int, fence: int, may_have_copies: int, phase: Any, cost: int
+    id: bytes, token: bytes, expiry: int, fence: int, may_have_copies: int, phase: Any, cost: int, part: bytes
 ) -> Holder:
-    check_type(bytes, id)
-    check_type(bytes, token)
-    holder = Holder(to_text(id), to_text(token), expiry, fence, bool(may_have_copies), phase, cost)
+    for value in (id, token, part):
+        check_type(bytes, value)
+    rest = bool(may_have_copies), phase, cost, to_text(part)
+    holder = Holder(to_text(id), to_text(token), expiry, fence, *rest)
     check_holders([holder])
     return holder
 
@@ -133,7 +139,7 @@ def holder(
 def fields_of_holder(holder: Holder) -> tuple[bytes | int | str, ...]:
     """Return the fields of a holder that follow its id."""
     lease = to_bytes(holder.token), holder.expiry, holder.fence
-    return *lease, int(holder.may_have_copies), holder.phase, holder.cost
+    return *lease, int(holder.may_have_copies), holder.phase, holder.cost, to_bytes(holder.part)
 
 
 def end(document: Document, now: int) -> int:
@@ -171,13 +177,17 @@ def with_holder(task_id: str) -> str:
 
 def _write(lease: Holder) -> str:
     may_have_copies = "true" if lease.may_have_copies else "false"
-    before, after = _around_expiry(lease.id, lease.token, lease.phase, may_have_copies, lease.cost)
+    before, after = _around_expiry(lease.id, lease.token, lease.phase, may_have_copies, _units(lease))
     return f'{before}{lease.expiry}, "fence": {lease.fence}{after}'
 
 
-def _around_expiry(id: str, token: str, phase: str, may_have_copies: str, cost: int = 1) -> tuple[str, str]:
+def _units(lease: Holder) -> str:
+    cost = "" if lease.cost == 1 else f', "cost": {lease.cost}'
+    return f'{cost}, "part": {quote(lease.part)}' if lease.part else cost
+
+
+def _around_expiry(id: str, token: str, phase: str, may_have_copies: str, units: str = "") -> tuple[str, str]:
     start = f'{{"id": {quote(id)}, "token": {quote(token)}, "expiry": '
-    units = "" if cost == 1 else f', "cost": {cost}'
     return start, f', "may_have_copies": {may_have_copies}, "phase": "{phase}"{units}}}'
 
 

@@ -220,7 +220,13 @@ class ServerStore(SqlStore[ServerTransaction]):
             claim["before"], claim["after"] = rows.around_lone_expiry(op.id, op.token)
             return RELEASED if self._release(transaction.cursor, claim) else None
         if isinstance(op, Acquire) and not (
-            op.may_be_in_line or op.takes_over or op.recovers or op.limit < 1 or op.cost > 1 or op.rates
+            op.may_be_in_line
+            or op.takes_over
+            or op.recovers
+            or op.limit < 1
+            or op.cost > 1
+            or op.rates
+            or op.part
         ):
             limit, phase = op.limit, "running"
         elif isinstance(op, AcquireAlone) and not (op.inherits or op.sends):

@@ -15,19 +15,21 @@ from celery_exclusive.stores.sql.transaction import RELEASED, Cursor, Transactio
 from celery_exclusive.stores.text import to_bytes
 
 GRANT = """INSERT INTO exclusive2_lock AS lock
-    (namespace, key, version, fence, due, ends, waiting, aside, behind, document)
-SELECT namespace, ?, ?, ?, 0, ?, 0, 0, 0, ? FROM exclusive2_namespace
+    (namespace, key, version, fence, due, ends, waiting, aside, behind, shut, document)
+SELECT namespace, ?, ?, ?, 0, ?, 0, 0, 0, 0, ? FROM exclusive2_namespace
 WHERE namespace = ? AND fence < ? AND NOT EXISTS (
     SELECT 1 FROM exclusive2_tombstone AS stones
     WHERE stones.namespace = exclusive2_namespace.namespace AND stones.key = ? AND id = ? AND until > ?
 )
 ON CONFLICT (namespace, key) DO UPDATE SET
     version = version + 1, fence = excluded.fence, ends = excluded.ends, document = excluded.document
-WHERE ends <= excluded.fence AND lock.fence < excluded.fence"""
+WHERE ends <= excluded.fence AND lock.fence < excluded.fence AND NOT EXISTS (
+    SELECT 1 FROM exclusive2_part AS parts WHERE parts.namespace = lock.namespace AND parts.key = lock.key
+)"""
 """key, version, time, ends, document, namespace, time, key, id, time.
 
-Writes the row if the key has neither holder, line nor terms, the id has not finished, and the time can be
-the fence.
+Writes the row if the key has neither holder, line, parts nor terms, the id has not finished, and the time can
+be the fence.
 `due` is early, so that neither this statement nor RELEASE changes the index on it: the reaper corrects it if
 the lease is still there at its next sweep.
 """
@@ -83,7 +85,7 @@ class SqliteTransaction(Transaction):
         return reply or super().apply(key, operation)
 
     def _grant(self, key: bytes, op: Acquire) -> Reply | None:
-        if op.limit < 1 or op.recovers or op.cost > 1 or op.rates:
+        if op.limit < 1 or op.recovers or op.cost > 1 or op.rates or op.part:
             return None
         now, ends = self.now, self.now + op.ttl
         holder = Holder(op.id, op.token, ends, now, op.may_be_in_line)

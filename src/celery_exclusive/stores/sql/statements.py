@@ -47,18 +47,19 @@ WHERE namespaces.namespace = ?"""
 """key, key again, id, namespace. The row has the fields of `rows.Found`."""
 
 INSERT_LOCK = """INSERT INTO exclusive2_lock
-    (version, fence, due, ends, waiting, aside, behind, document, namespace, key)
-SELECT ?, ?, ?, ?, ?, ?, ?, ?, namespace, ? FROM exclusive2_namespace WHERE namespace = ? AND fence = ?
+    (version, fence, due, ends, waiting, aside, behind, shut, document, namespace, key)
+SELECT ?, ?, ?, ?, ?, ?, ?, ?, ?, namespace, ? FROM exclusive2_namespace WHERE namespace = ? AND fence = ?
 ON CONFLICT (namespace, key) DO NOTHING"""
-"""version, fence, due, ends, waiting, aside, behind, document, key, namespace, its fence that was read.
+"""version, fence, due, ends, waiting, aside, behind, shut, document, key, namespace, its fence that was read.
 
 Inserts nothing if the key has a row by now, or had one that was deleted since: that raised this fence.
 """
 
 CHANGE_LOCK = """UPDATE exclusive2_lock SET
-    version = ?, fence = ?, due = ?, ends = ?, waiting = ?, aside = ?, behind = ?, document = ?
+    version = ?, fence = ?, due = ?, ends = ?, waiting = ?, aside = ?, behind = ?, shut = ?, document = ?
 WHERE namespace = ? AND key = ? AND version = ?"""
-"""version, fence, due, ends, waiting, aside, behind, document, namespace, key, the version that was read.
+"""version, fence, due, ends, waiting, aside, behind, shut, document, namespace, key, the version that was
+read.
 
 Changes no row that has another version by now.
 """
@@ -73,7 +74,7 @@ CLEAR_LOCK = """UPDATE exclusive2_lock SET version = version + 1, due = ?, ends 
 WHERE namespace = ? AND key = ?"""
 DELETE_LOCK = "DELETE FROM exclusive2_lock WHERE namespace = ? AND key = ?"
 
-EACH_HOLDER = """SELECT id, token, expiry, fence, may_have_copies, phase, cost FROM exclusive2_holder
+EACH_HOLDER = """SELECT id, token, expiry, fence, may_have_copies, phase, cost, part FROM exclusive2_holder
 WHERE namespace = ? AND key = ?"""
 """namespace, key; rows: the fields of a `Holder`."""
 THESE_HOLDERS = f"{EACH_HOLDER} AND id IN (?)"
@@ -95,12 +96,13 @@ LAST_EXPIRY = """SELECT coalesce((
     ORDER BY expiry DESC LIMIT 1
 ), 0)"""
 HOLDER_COUNT = "SELECT count(*) FROM exclusive2_holder WHERE namespace = ? AND key = ?"
-ANY_HOLDER = "SELECT 1 FROM exclusive2_holder WHERE namespace = ? LIMIT 1"
+ANY_HOLDER_OR_PART = """SELECT (SELECT 1 FROM exclusive2_holder WHERE namespace = ? LIMIT 1),
+    (SELECT 1 FROM exclusive2_part WHERE namespace = ? LIMIT 1)"""
 INSERT_HOLDER = """INSERT INTO exclusive2_holder
-    (token, expiry, fence, may_have_copies, phase, cost, namespace, key, id)
-VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?)"""
+    (token, expiry, fence, may_have_copies, phase, cost, part, namespace, key, id)
+VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?)"""
 CHANGE_HOLDER = """UPDATE exclusive2_holder
-SET token = ?, expiry = ?, fence = ?, may_have_copies = ?, phase = ?, cost = ?
+SET token = ?, expiry = ?, fence = ?, may_have_copies = ?, phase = ?, cost = ?, part = ?
 WHERE namespace = ? AND key = ? AND id = ?"""
 DELETE_HOLDER = "DELETE FROM exclusive2_holder WHERE namespace = ? AND key = ? AND id = ?"
 DELETE_HOLDERS = "DELETE FROM exclusive2_holder WHERE namespace = ? AND key = ?"
@@ -117,17 +119,33 @@ LAST = f"{EACH_ENTRY} AND state = 'waiting' AND +place > 0 ORDER BY place DESC, 
 
 THESE_ENTRIES = f"{EACH_ENTRY} AND id IN (?)"
 """namespace, key, ids; rows: the fields of an `Entry`. See `repeated`."""
+SHUT = f"{EACH_ENTRY} AND state = ? AND part = ? AND +place > 0 ORDER BY place, id LIMIT ?"
+"""namespace, key, the state of the part's shut tasks, part, count. Rows have the fields of an `Entry`."""
+SHUT_COUNT = """SELECT count(*) FROM exclusive2_line
+WHERE namespace = ? AND key = ? AND state >= 'shut' AND state < 'shuu' AND +place > 0"""
 LINE_COUNT = """SELECT count(*) FROM exclusive2_line
 WHERE namespace = ? AND key = ? AND state = ? AND +place > 0"""
 
 OVERDUE = f"{EACH_ENTRY} AND deadline < ? ORDER BY deadline, id LIMIT ?"
 """namespace, key, NEVER, count. Rows have the fields of an `Entry`, of the messages that expire first."""
 
-_PARTS_OF_PAGE = "SELECT * FROM (PART) AS in_line", "SELECT * FROM (PART) AS are_aside"
-_PART_OF_PAGE = f"""{EACH_ENTRY.replace(chr(10), ", message ", 1)}
+_PARTS_OF_PAGE = (
+    "SELECT * FROM (PART) AS in_line",
+    "SELECT * FROM (PART) AS are_aside",
+    "SELECT * FROM (PART) AS of_one_part",
+    "SELECT * FROM (REST) AS of_others",
+)
+_WITH_MESSAGE = EACH_ENTRY.replace("\n", ", message ", 1)
+_PART_OF_PAGE = f"""{_WITH_MESSAGE}
     AND state = ? AND +place > 0 AND place >= ? AND (place > ? OR id > ?) ORDER BY place, id LIMIT ?"""
-PAGE = " UNION ALL ".join(_PARTS_OF_PAGE).replace("PART", _PART_OF_PAGE)
-"""Twice: namespace, key, state, place, place again, id, count. Rows: an `Entry`, its message."""
+_REST_OF_PAGE = f"""{_WITH_MESSAGE}
+    AND state > ? AND state < 'shuu' AND +place > 0 ORDER BY state, place, id LIMIT ?"""
+PAGE = " UNION ALL ".join(_PARTS_OF_PAGE).replace("PART", _PART_OF_PAGE).replace("REST", _REST_OF_PAGE)
+"""Three times: namespace, key, state, place, place again, id, count; then namespace, key, state, count. Rows:
+an `Entry`, its message.
+
+Behind those in line and aside come the shut ones of one part, and then those with a later state.
+"""
 
 ANY_ENTRY = "SELECT 1 FROM exclusive2_line WHERE namespace = ? LIMIT 1"
 PLACES = "SELECT key, id FROM exclusive2_line WHERE namespace = ? AND state <> 'behind'"
@@ -156,13 +174,13 @@ WHERE namespace = ? AND key = ? AND id = ?"""
 DELETE_ENTRY = "DELETE FROM exclusive2_line WHERE namespace = ? AND key = ? AND id = ?"
 DELETE_LINE = "DELETE FROM exclusive2_line WHERE namespace = ? AND key = ?"
 
-LAST_OF_PART = "SELECT last FROM exclusive2_part WHERE namespace = ? AND key = ? AND part = ?"
-INSERT_PART = "INSERT INTO exclusive2_part (waiting, last, namespace, key, part) VALUES (?, ?, ?, ?, ?)"
-COUNT_PART = """UPDATE exclusive2_part
-SET waiting = waiting + ?, last = CASE WHEN last < ? THEN ? ELSE last END
-WHERE namespace = ? AND key = ? AND part = ?"""
-"""how many more, the new place, that again, namespace, key, part."""
-DELETE_PART = "DELETE FROM exclusive2_part WHERE namespace = ? AND key = ? AND part = ? AND waiting <= 0"
+PARTS = "SELECT part, due, record FROM exclusive2_part WHERE namespace = ? AND key = ?"
+THESE_PARTS = f"{PARTS} AND part IN (?)"
+SOME_PARTS = f"{PARTS} LIMIT ?"
+DUE_PARTS = f"{PARTS} AND due IS NOT NULL ORDER BY due, part LIMIT ?"
+PUT_PART = """INSERT INTO exclusive2_part (due, record, namespace, key, part) VALUES (?, ?, ?, ?, ?)
+ON CONFLICT (namespace, key, part) DO UPDATE SET due = excluded.due, record = excluded.record"""
+DELETE_PART = "DELETE FROM exclusive2_part WHERE namespace = ? AND key = ? AND part = ?"
 DELETE_PARTS = "DELETE FROM exclusive2_part WHERE namespace = ? AND key = ?"
 
 INSERT_TOMBSTONE = """INSERT INTO exclusive2_tombstone (namespace, key, id, until, token)
@@ -193,12 +211,13 @@ ROWS_OF_TASK = f"{_WITH_TASK.format('line')} UNION ALL {_WITH_TASK.format('holde
 DOCUMENTS_OF_TASK = (
     "SELECT key, document FROM exclusive2_lock WHERE namespace = ? AND document LIKE ? ESCAPE '!'"
 )
-LINES = """SELECT key, waiting, aside, due, (
+LINES = """SELECT key, waiting, shut, aside, due, (
     SELECT seq FROM exclusive2_line
     WHERE namespace = exclusive2_lock.namespace AND key = exclusive2_lock.key AND state = 'waiting'
         AND +place > 0
     ORDER BY place, id LIMIT 1
-) FROM exclusive2_lock WHERE namespace = ? AND ends IS NULL"""
+) FROM exclusive2_lock WHERE namespace = ? AND ends IS NULL
+    AND NOT (waiting = 0 AND aside = 0 AND behind = 0 AND shut = 0)"""
 """namespace; of each key with entries its counts, when it is due, and since when its first in line waits."""
 DELETE_KEY = (DELETE_LINE, DELETE_PARTS, DELETE_HOLDERS, DELETE_LOCK)
 USED_KEYS = "SELECT key FROM exclusive2_lock WHERE namespace = ? AND (ends IS NULL OR ends > 0)"

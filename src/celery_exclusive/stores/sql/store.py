@@ -9,7 +9,7 @@ from contextlib import suppress
 from typing import Generic, TypeVar
 
 from celery_exclusive.core.operations import Applied, Operation, Owner, Reap, Renew
-from celery_exclusive.core.records import NEVER, SECOND
+from celery_exclusive.core.records import NEVER, SECOND, Part
 from celery_exclusive.errors import OptionError, StoreError, StoreUnavailable, UnreadableKey
 from celery_exclusive.stores.base import (
     TASKS_PER_PAGE,
@@ -166,6 +166,9 @@ class SqlStore(ABC, Generic[K]):
 
     def line(self, key: str, after: Cursor | None = None, count: int = TASKS_PER_PAGE) -> Page:
         return self.transact(lambda transaction: transaction.line(key, after, count), writes=False)
+
+    def parts(self, key: str, count: int = 1_000) -> list[Part]:
+        return self.transact(lambda transaction: transaction.parts(key, count), writes=False)
 
     def messages_of(self, tasks: Sequence[tuple[str, str]]) -> list[bytes]:
         return self.transact(lambda transaction: transaction.messages_of(tasks), writes=False)

@@ -23,20 +23,22 @@ TABLES = {
     "exclusive2_lock": """(
         namespace {name} NOT NULL, key {name} NOT NULL, version BIGINT NOT NULL, fence BIGINT NOT NULL,
         due BIGINT,  -- when the reaper must look at it; may be early, never late; null: it need not
-        ends BIGINT,  -- when its last lease and its terms end, 0: it has none; null: it has a line
+        ends BIGINT,  -- when its last lease and its terms end, 0: it has none; null: line or parts' terms
         waiting INTEGER NOT NULL, aside INTEGER NOT NULL, behind INTEGER NOT NULL,
+        shut INTEGER NOT NULL,  -- how many tasks wait for room of their parts, as in its terms
         document {text} NOT NULL,  -- JSON: limit, holders or how many; deadline and queue of its line, terms
         PRIMARY KEY (namespace, key){indexes}
     ){small}""",
     "exclusive2_holder": """(  -- the leases of locks with more than ten
         namespace {name} NOT NULL, key {name} NOT NULL, id {id} NOT NULL, token {bytes} NOT NULL,
         expiry BIGINT NOT NULL, fence BIGINT NOT NULL, may_have_copies INTEGER NOT NULL,
-        phase {word} NOT NULL, cost BIGINT NOT NULL,
+        phase {word} NOT NULL, cost BIGINT NOT NULL, part {name} NOT NULL,
         PRIMARY KEY (namespace, key, id){indexes}
     ){small}""",
     "exclusive2_line": """(
         namespace {name} NOT NULL, key {name} NOT NULL, id {id} NOT NULL,
-        seq BIGINT NOT NULL, offer_until BIGINT NOT NULL, offers INTEGER NOT NULL, state {word} NOT NULL,
+        seq BIGINT NOT NULL, offer_until BIGINT NOT NULL, offers INTEGER NOT NULL,
+        state {word} NOT NULL,  -- of one that waits for room of its part with the mark of that
         place BIGINT NOT NULL,  -- orders them: offer_until aside, else seq, or its place between parts
         deaths INTEGER NOT NULL,  -- how many of its runs were recovered
         deadline BIGINT NOT NULL,  -- when its message expires while it waits; 2**53 - 1: never
@@ -47,11 +49,11 @@ TABLES = {
         message {bytes} NOT NULL,
         PRIMARY KEY (namespace, key, id){indexes}
     )""",
-    "exclusive2_part": """(  -- the parts of lines whose tasks start in turn
+    "exclusive2_part": """(  -- the parts of keys that have tasks or terms
         namespace {name} NOT NULL, key {name} NOT NULL, part {name} NOT NULL,
-        waiting INTEGER NOT NULL,  -- how many of its tasks are in line
-        last BIGINT NOT NULL,  -- the last place that one of these got
-        PRIMARY KEY (namespace, key, part)
+        due BIGINT,  -- when the reaper must look at it; null: it need not
+        record {text} NOT NULL,  -- its terms, a line for each, and its numbers
+        PRIMARY KEY (namespace, key, part){indexes}
     ){small}""",
     "exclusive2_tombstone": """(
         namespace {name} NOT NULL, key {name} NOT NULL, id {id} NOT NULL, until BIGINT NOT NULL,
@@ -78,9 +80,11 @@ INDEXES = {
     "exclusive2_lock": ("exclusive2_lock_due", "namespace, due", ""),
     "exclusive2_holder": ("exclusive2_holder_expiry", "namespace, key, expiry, id", " WHERE +expiry > 0"),
     "exclusive2_line": ("exclusive2_line_place", "namespace, key, state, place, id", " WHERE +place > 0"),
+    "exclusive2_part": ("exclusive2_part_due", "namespace, key, due, part", " WHERE due IS NOT NULL"),
     "exclusive2_tombstone": ("exclusive2_tombstone_until", "namespace, until", ""),
 }
-"""The index that each table has besides its primary key, with its condition, which holds for each row.
+"""The index that each table has besides its primary key, with its condition, which holds for each row but of
+parts that are not due.
 
 Without statistics PostgreSQL would find a row by its id in the index that has a key's rows in their order,
 and read all of these. It cannot use that index for a statement without the condition. MariaDB and MySQL know
@@ -88,11 +92,11 @@ no conditions, and always find a row by its primary key. With the plus SQLite do
 in place of a better one.
 """
 
-VERSION = 6  # as in _STAMP
+VERSION = 7  # as in _STAMP
 """The version of these definitions. A table has it: another release may have made the tables."""
 _STAMP = (
     "CREATE TABLE IF NOT EXISTS exclusive2_version (version INTEGER NOT NULL PRIMARY KEY){table}",
-    "INSERT INTO exclusive2_version SELECT 6 WHERE NOT EXISTS (SELECT 1 FROM exclusive2_version)",
+    "INSERT INTO exclusive2_version SELECT 7 WHERE NOT EXISTS (SELECT 1 FROM exclusive2_version)",
 )
 
 NAMES = (*TABLES, "exclusive2_version")

@@ -11,12 +11,12 @@ from typing import Any, Protocol
 
 from celery_exclusive.core import claim, records
 from celery_exclusive.core.operations import Acquire, Applied, Enqueue, Operation, Owner, Renew
-from celery_exclusive.core.records import NEVER, Document, Entry, Holder, Line, State
+from celery_exclusive.core.records import NEVER, Document, Entry, Holder, Line, Part, State
 from celery_exclusive.core.step import step
 from celery_exclusive.errors import StoreUnavailable, UnreadableKey
 from celery_exclusive.stores import base
 from celery_exclusive.stores.base import Reply
-from celery_exclusive.stores.damaged import Damaged, check_numbers, check_within
+from celery_exclusive.stores.damaged import Damaged, check_within
 from celery_exclusive.stores.document_store import (
     CLOCK_MARGIN,
     NOTHING,
@@ -27,6 +27,7 @@ from celery_exclusive.stores.document_store import (
     living,
 )
 from celery_exclusive.stores.sql import pages, rows, statements
+from celery_exclusive.stores.sql.parts import PartRows, fields_of
 from celery_exclusive.stores.sql.rows import Found, Space
 from celery_exclusive.stores.text import to_bytes, to_text
 from celery_exclusive.stores.workers import FORGOTTEN_AFTER, WorkerRecord, by_number
@@ -100,13 +101,9 @@ class Transaction(DocumentStore):
             if reads.replaces and line.waiting:
                 last = [rows.entry(*row) for row in self._all(statements.LAST, *name, records.NAMED)]
                 line = replace(line, last=tuple(reversed(last)))
-            if reads.part is not None and loaded.document.terms.reached:
-                for (place,) in self._all(statements.LAST_OF_PART, *name, to_bytes(reads.part)):
-                    check_numbers(place)
-                    line = replace(line, last_of_part=place)
+            return self._with_parts(key, reads, replace(loaded, line=line))
         except Damaged as error:
             raise UnreadableKey(key, str(error), self.url) from error
-        return replace(loaded, line=line)
 
     def _find(self, key: str, id: str) -> Found:
         name = to_bytes(key)
@@ -206,7 +203,8 @@ class Transaction(DocumentStore):
         for place, entry in enumerate(line.head):
             if entry.id == id:
                 return replace(line, entry=entry, ahead=place)
-        if id and (line.waiting > len(line.head) or line.aside or line.behind or line.others_behind):
+        others = line.aside or line.behind or line.others_behind or loaded.document.terms.shut
+        if id and (line.waiting > len(line.head) or others):
             name = (self.namespace, to_bytes(key))
             for row in self._all(statements.repeated(statements.THESE_ENTRIES, 1), *name, to_bytes(id)):
                 line = replace(line, entry=(entry := rows.entry(*row)))
@@ -216,6 +214,17 @@ class Transaction(DocumentStore):
                     line = replace(line, ahead=before)
         return line
 
+    def _with_parts(self, key: str, reads: Reads, loaded: Loaded) -> Loaded:
+        """Add the parts that a step reads. Another program may have deleted some of their tasks."""
+        document, name = loaded.document, (self.namespace, to_bytes(key))
+        source = PartRows(self._all, *name)
+        line = reads.with_parts(document, loaded.line, source, self.now)
+        has_lost = any(part.shut < source.counted[part.name] for part in line.parts)
+        if document.terms.shut and (has_lost or reads.sweeps or not (document.held or line.waiting)):
+            (shut,) = self._one(statements.SHUT_COUNT, *name)
+            document = replace(document, terms=replace(document.terms, shut=shut))
+        return replace(loaded, document=document, line=line)
+
     def swap(self, key: str, version: int, change: Change) -> bool:
         if change.is_none:
             return True
@@ -224,15 +233,18 @@ class Transaction(DocumentStore):
             document = self._with_unread(key, change)
         is_many = document.held > records.NAMED
         last = change.loaded.last if is_many else 0
-        if last == NEVER and not any(counts):
+        shut, part_due = document.terms.shut, document.terms.part_due
+        has_line = any(counts) or shut > 0 or part_due < NEVER
+        if last == NEVER and not has_line:
             (last,) = self._one(statements.LAST_EXPIRY, self.namespace, to_bytes(key))
         end = max(rows.end(document, self.now), last)
-        due, ends = (to.due, None) if any(counts) else (end, end)
+        due, ends = (to.due, None) if has_line else (end, end)
         text = rows.write_document(document)
         floor = change.loaded.document.fence
-        if not self._write(key, version, floor, document.fence, due, ends, *counts, text):
+        if not self._write(key, version, floor, document.fence, due, ends, *counts, shut, text):
             return False
         self._swap_line(key, change)
+        self._swap_parts(key, change, is_over=not (has_line or document.held))
         if is_many or change.loaded.last:
             self._swap_holders(key, change, document.holders if is_many else None)
         if to.tombstone is not None:
@@ -261,19 +273,19 @@ class Transaction(DocumentStore):
             self.cursor.execute(statement, (*values, self.namespace, to_bytes(key), to_bytes(entry.id)))
         for id in change.transition.removed:
             self.cursor.execute(statements.DELETE_ENTRY, (self.namespace, to_bytes(key), to_bytes(id)))
-        if change.transition.document.terms.reached:
-            self._count_parts(key, change.parts())
-        elif change.loaded.document.terms.reached:
-            self.cursor.execute(statements.DELETE_PARTS, (self.namespace, to_bytes(key)))
 
-    def _count_parts(self, key: str, parts: dict[str, tuple[int, int]]) -> None:
-        for part, (more, last) in parts.items():
-            name = self.namespace, to_bytes(key), to_bytes(part)
-            self.cursor.execute(statements.COUNT_PART, (more, last, last, *name))
-            if more > 0 and not self.cursor.rowcount:
-                self.cursor.execute(statements.INSERT_PART, (more, last, *name))
-            elif more < 0:
-                self.cursor.execute(statements.DELETE_PART, name)
+    def _swap_parts(self, key: str, change: Change, *, is_over: bool) -> None:
+        """Store the parts. A key that `is_over` has none."""
+        name, (parts, idle) = (self.namespace, to_bytes(key)), change.parts()
+        if is_over:
+            if change.loaded.line.parts:
+                self.cursor.execute(statements.DELETE_PARTS, name)
+            return
+        if parts:
+            changed = [(*fields_of(part), *name, to_bytes(part.name)) for part in parts]
+            self.cursor.executemany(statements.PUT_PART, changed)
+        if idle:
+            self.cursor.executemany(statements.DELETE_PART, [(*name, to_bytes(part)) for part in idle])
 
     def _with_unread(self, key: str, change: Change) -> Document:
         """Return the new document with the leases that the step has not read."""
@@ -454,9 +466,19 @@ class Transaction(DocumentStore):
         ):
             if names:
                 self.cursor.executemany(statement, names)
-        if (ended or over) and self._all(statements.ANY_HOLDER, self.namespace):
-            self.cursor.executemany(statements.DELETE_HOLDERS, [row[-2:] for row in (*ended, *over)])
+        if ended or over:
+            self._end_rows_of([row[-2:] for row in (*ended, *over)])
         return is_all
+
+    def _end_rows_of(self, names: Sequence[tuple[bytes, bytes]]) -> None:
+        """Delete the leases and the parts of keys without a line, if the namespace has any."""
+        has_holders, has_parts = self._one(statements.ANY_HOLDER_OR_PART, self.namespace, self.namespace)
+        for statement, is_any in (
+            (statements.DELETE_HOLDERS, has_holders),
+            (statements.DELETE_PARTS, has_parts),
+        ):
+            if is_any:
+                self.cursor.executemany(statement, names)
 
     def set_aside(self, key: str) -> None:
         """Let the reaper skip this key for a while."""
@@ -485,15 +507,21 @@ class Transaction(DocumentStore):
         except Damaged as error:
             raise UnreadableKey(key, str(error), self.url) from error
 
+    def parts(self, key: str, count: int = 1_000) -> list[Part]:
+        try:
+            return PartRows(self._all, self.namespace, to_bytes(key)).some(count)
+        except Damaged as error:
+            raise UnreadableKey(key, str(error), self.url) from error
+
     def places(self) -> Iterator[tuple[str, str]]:
         return ((key, id) for key, id in _texts(self._all(statements.PLACES, self.namespace)))
 
     def lines(self) -> Iterator[base.KeyInLine]:
         for key, *numbers in self._all(statements.LINES, self.namespace):
             if isinstance(key, bytes):
-                waiting, aside, due, first = (it if isinstance(it, int) else 0 for it in numbers)
+                waiting, shut, aside, due, first = (it if isinstance(it, int) else 0 for it in numbers)
                 age = max(self.now - first, 0) if first else 0
-                yield base.KeyInLine(to_text(key), waiting, aside, 0 < due <= self.now, age)
+                yield base.KeyInLine(to_text(key), waiting + shut, aside, 0 < due <= self.now, age)
 
     def keys_of(self, task_id: str) -> Iterator[str]:
         part = self.namespace, to_bytes(f"{task_id}/"), to_bytes(f"{task_id}0")

@@ -1,0 +1,107 @@
+"""The parts of a key, such as its tenants, as an operator sees them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Final
+
+from celery_exclusive.core.records import NEVER
+from celery_exclusive.display import printable
+from celery_exclusive.operate.room import Closed, Room
+
+if TYPE_CHECKING:
+    from celery_exclusive.core.records import Part
+    from celery_exclusive.stores.base import Snapshot, Store
+
+SHOWN: Final = 10
+"""The most parts of a key that are shown."""
+
+
+@dataclass(frozen=True, slots=True)
+class PartState:
+    """A part of a key's tasks. Most tasks cost one unit.
+
+    * `name`: as `per=` makes it of the arguments; "" for the tasks that name no part.
+    * `running`: the units that its runs hold. `in_line`: the units of its tasks in line.
+    * `shut`: how many of its tasks wait for room of the part, and are not in line yet.
+    * `weight`: its starts for one of a part of weight 1.
+    * `room`: its limits, rates, pause and hold.
+    """
+
+    name: str
+    running: int = 0
+    in_line: int = 0
+    shut: int = 0
+    weight: int = 1
+    room: Room = field(default_factory=lambda: Room(None, is_known=False))
+
+    @classmethod
+    def of(cls, part: Part, now: int) -> PartState:
+        """Make it of the part as a store has it."""
+        is_known = bool(part.held or part.waiting or part.shut)
+        room = Room.of_terms(part.limit, part.terms.at(now), now, is_known=is_known)
+        return cls(part.name, part.held, part.waiting, part.shut, part.weight, room)
+
+    @property
+    def named(self) -> str:
+        """The part as a text."""
+        return f"part {printable(self.name)}" if self.name else "no part"
+
+    @property
+    def waiting(self) -> int:
+        """The number that waits of it, in line and for room."""
+        return self.in_line + self.shut
+
+    @property
+    def is_set(self) -> bool:
+        """Whether an operator has set its limit, or it is held back."""
+        return self.room.override is not None or self.room.opens_in is not None
+
+    @property
+    def closed_by(self) -> Closed | None:
+        """The word for what lets no more of its tasks into the line."""
+        if self.room.closed_by in ("paused", "hold"):
+            return self.room.closed_by
+        if self.running + self.in_line >= self.room.most:
+            return "part"
+        return "rate" if any(rate.units - rate.used <= self.in_line for rate in self.room.rates) else None
+
+    @property
+    def text(self) -> str:
+        """The reason why its tasks wait, as a text."""
+        closed, of_line = self.closed_by, f", {self.in_line:,} in line" * bool(self.in_line)
+        if closed in ("paused", "hold"):
+            return f"{self.named} is {self.room.closed_text}"
+        if closed == "part":
+            by = f" ({self.room.override.text})" if self.room.override else ""
+            return f"a slot of {self.named}: {self.running:,} of {self.room.most:,} run{of_line}{by}"
+        if closed == "rate":
+            return f"room of {self.named}: {'; '.join(rate.text for rate in self.room.rates)}{of_line}"
+        return f"{self.named}, which has room"
+
+
+def has_parts(seen: Snapshot) -> bool:
+    """Whether a key is known to have parts: tasks of them wait, or a rate or an operator's limit counts.
+
+    Of a key whose parts only run, a snapshot does not know it.
+    """
+    terms = seen.terms
+    return bool(terms.reached or terms.shut or terms.part_due < NEVER)
+
+
+def parts_of(store: Store, key: str, now: int) -> list[PartState]:
+    """Return the parts of a key: first the ones that an operator has set, then by their waiting tasks.
+
+    Parameters:
+        now: the time of the store, as a snapshot of the key has it.
+    """
+    if key[:1] != "x" or not store.capabilities.line:
+        return []
+    found = (PartState.of(part, now) for part in store.parts(key))
+    return sorted(found, key=lambda part: (not part.is_set, -part.waiting, -part.running, part.name))
+
+
+def part_named(parts: Iterable[PartState], name: str) -> PartState:
+    """Return the part with this name, an idle one if there is none."""
+    return next((part for part in parts if part.name == name), PartState(name))
