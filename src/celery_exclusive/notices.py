@@ -83,10 +83,10 @@ def restored(url: str, locks: Sequence[str]) -> None:
 
 def skipped_step(task: str, option: Option) -> None:
     text = (
-        "task %s is a step of a canvas, and may be skipped (%s=%s): its next step then begins at once, with "
-        '{"skipped": {"key": ..., "existing_id": ...}}, while the task that holds the key still runs. '
-        'exclusive=Exclusive(on_conflict="raise") fails the canvas instead; or give the option to a task '
-        "that publishes the canvas. If the next step expects a skip, say with skip_result= what it gets"
+        "task %s is a step of a canvas (%s=%s): if its key is held it fails, and its canvas with it, since "
+        "its next step must not begin with the result of a skip. A duplicate waits for the task that holds "
+        "its key, and has its result, with unique=Unique() until that has finished, a result backend that "
+        "others can read, and a store with lines. Or say with skip_result= what the next step gets"
     )
     logger.warning(text, task, option.attribute, repr(option))
 

@@ -157,6 +157,12 @@ def duplicate(subject: Subject, existing_id: str, *, fails: bool) -> None:
         logger.info(text, subject, subject.lock_key, existing_id, extra=extra)
 
 
+def joined(subject: Subject, existing_id: str) -> None:
+    extra = _tell(subject, "duplicate", "duplicate", holder_id=existing_id)
+    text = "%s ends as %s has, which held unique key %s"
+    logger.info(text, subject, existing_id, subject.lock_key, extra=extra)
+
+
 def not_published(task: str, key: str, existing_id: str, *, fails: bool) -> None:
     if not (lock_outcome.receivers or logger.isEnabledFor(logging.INFO)):
         return  # a publisher may have thousands a second

@@ -147,6 +147,13 @@ def duplicate_error(task: str, outcome: Admission) -> DuplicateTask:
     return DuplicateTask(text, key, existing_id)
 
 
+def unread_result(task: str, outcome: Admission) -> DuplicateTask:
+    """Return the error of a task that waited for another one, whose result cannot be read."""
+    key, existing_id = outcome.key, outcome.existing_id
+    text = f"task {task} waited for {existing_id}, which held unique key {key}, and has no result to read"
+    return DuplicateTask(text, key, existing_id)
+
+
 def closed_by(by: Sequence[Owner]) -> tuple[str, float | None]:
     """Return `reason` and `retry_after` of the error of a lock that these owners have."""
     return (by[0].phase, by[0].opens_in) if by and by[0].is_closed else ("held", None)

@@ -62,6 +62,17 @@ def test_the_queued_keys_of_a_task_are_released_and_no_others(desk: Desk, keys: 
 
 
 @pytest.mark.proves("release queued keys")
+def test_the_queued_keys_of_all_tasks_are_released(desk: Desk, keys: dict[str, str]):
+    for words in (("--all",), ("--queued",), ("--queued", "--all", TASK), ()):
+        assert "--queued --all" in desk.run("release", *words).stderr
+    done = desk.run("release", "--queued", "--all", "--yes")
+    assert (done.exit_code, done.stdout.splitlines()[-1]) == (0, "released 4 of 4")
+    assert held(desk, keys) == "2 3"
+    refused = desk.run("release", "--queued", "--all")
+    assert (refused.exit_code, "no unique key is queued" in refused.stderr) == (1, True)
+
+
+@pytest.mark.proves("release queued keys")
 def test_releasing_queued_keys_asks_for_confirmation(desk: Desk, keys: dict[str, str]):
     refused = desk.run("release", "--queued", TASK, answer="n\n")
     assert refused.exit_code == 1

@@ -66,6 +66,7 @@ class Take:
     weight: int = 1
     part_limit: int = NO_LIMIT
     part_rates: tuple[tuple[int, int], ...] = ()
+    joins: bool = False
 
 
 @dataclass(frozen=True)
@@ -236,7 +237,7 @@ def histories_of(
     contents = some.sampled_from((b"one", b"two"))
     terms = (expiries, expiries, rarely)
     with_limits = some.one_of(
-        some.builds(Take, *take),
+        some.builds(Take, *take, joins=rarely),
         some.builds(Give, keys, some.builds(Enqueue, ids, contents, chosen, *terms, queue=queues)),
         some.builds(Give, keys, some.builds(Enqueue, ids, contents, chosen, waits=windows)),
         some.builds(Give, keys, some.builds(Restore, ids, tokens, ttls, chosen)),

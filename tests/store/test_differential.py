@@ -261,6 +261,7 @@ class Twin:
                 expires_in=take.expires_in,
                 gives_up_in=take.gives_up_in,
                 replaces=take.replaces,
+                joins=take.joins,
                 max_waiting=take.max_waiting,
                 takes_over=take.takes_over,
                 order=take.order,

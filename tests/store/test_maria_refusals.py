@@ -134,8 +134,8 @@ def test_a_server_that_is_too_old(
 def test_tables_of_another_release(empty: MariaServer) -> None:
     with closing(open_store(empty.url)) as store:
         store.epoch()
-        empty.ask("UPDATE exclusive2_version SET version = 7")
-    assert "tables of another release of celery-exclusive (version 7, not 6)" in refusal(empty.url)
+        empty.ask("UPDATE exclusive2_version SET version = 8")
+    assert "tables of another release of celery-exclusive (version 8, not 7)" in refusal(empty.url)
 
 
 @pytest.mark.proves("MariaDB, misuse")

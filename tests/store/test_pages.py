@@ -43,7 +43,7 @@ def test_ids_of_other_programs_at_one_place_are_each_on_one_page(
         in_order = [to_text(id) for id in redis.zrange(name, 0, -1) if id != b"first"]
         assert rest(store) == rest(store, count=4) == ["first", *in_order]
         for place, id in enumerate(in_order):
-            after = Cursor(kind == "a", 2**53 - 1, id)
+            after = Cursor({"q": "waiting", "a": "aside"}[kind], 2**53 - 1, id)
             assert rest(store, after) == in_order[place + 1 :]
             assert redis.zrem(name, to_bytes(id))
             assert rest(store, after) == in_order[place + 1 :]

@@ -262,6 +262,17 @@ def test_the_parts_of_leases_that_have_expired_count_no_more(store: Any, clock: 
         assert (list(store.scan()), store.parts("key")) == ([], [])
 
 
+def test_redis_keeps_the_parts_of_a_key_that_gets_a_line(store: Any) -> None:
+    if not isinstance(store, RedisStore):
+        return
+    assert run(store, of("acme", 0, limit=1)) == ["acme 0"]
+    assert store._client.ask("PTTL", "cx2:{0}:p:key") > 0
+    assert isinstance(store.apply("key", take("of no part")).answer, Parked)
+    lease = of("acme", 0)
+    assert store.renew([("key", Renew(lease.id, lease.token, LIFE))]) == [True]
+    assert store._client.ask("PTTL", "cx2:{0}:p:key") == -1
+
+
 def test_a_key_that_is_forgotten_has_no_parts(store: Any) -> None:
     fill(store)
     store.forget("key")

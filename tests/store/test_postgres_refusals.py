@@ -120,8 +120,8 @@ def test_a_server_that_is_too_old(empty: PostgresServer, monkeypatch: pytest.Mon
 def test_tables_of_another_release(empty: PostgresServer) -> None:
     with closing(open_store(empty.url)) as store, empty.connect() as connection:
         store.epoch()
-        connection.execute("UPDATE exclusive2_version SET version = 7")
-    assert "tables of another release of celery-exclusive (version 7, not 6)" in refusal(empty.url)
+        connection.execute("UPDATE exclusive2_version SET version = 8")
+    assert "tables of another release of celery-exclusive (version 8, not 7)" in refusal(empty.url)
 
 
 @pytest.mark.proves("PostgreSQL, misuse")

@@ -88,9 +88,14 @@ def live(store: Store) -> None:
     assert isinstance(store.apply("u:k", AcquireAlone("b/1", "t", LONG)).answer, Held)
     assert store.apply("u:k", ForceRelease("a/1")).answer == Applied(True)
     assert store.apply("x:restored", Restore("a/1", "t", LONG)).answer == Applied(True)
+    for id in ("a/1", "b/1"):
+        of_part = Acquire(id, "t", LONG, limit=2, message=b"message", part="acme", part_limit=1)
+        store.apply("x:parts", of_part)
+    assert [part.shut for part in store.parts("x:parts")] == [1]
+    assert [place.waiting.is_shut for place in store.line("x:parts").places] == [True]
     wait_in_line(store)
     step_aside(store)
-    assert sorted(store.scan()) == ["x:k", "x:restored", "x:three"]
+    assert sorted(store.scan()) == ["x:k", "x:parts", "x:restored", "x:three"]
     assert store.inspect("x:k").aside + store.inspect("x:k").waiting >= 1
     assert store.line("x:k").places
 

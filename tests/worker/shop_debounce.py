@@ -22,6 +22,11 @@ def soon(self: Task, key: str, tag: str = "", hold: bool = False) -> str:
     return body(self, key, tag, hold)
 
 
+@task(unique=Debounce("key", wait=5, max_wait=5, leading=True))
+def leading(self: Task, key: str, tag: str = "", hold: bool = False) -> str:
+    return body(self, key, tag, hold)
+
+
 @task(unique=Debounce("key", wait=5, max_wait=5))
 def bounded(self: Task, key: str, tag: str = "", hold: bool = False) -> str:
     return body(self, key, tag, hold)

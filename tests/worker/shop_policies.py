@@ -23,6 +23,7 @@ POLICIES: dict[str, dict[str, Any]] = {
     'Exclusive(on_conflict="raise")': {"exclusive": Exclusive("key", on_conflict="raise")},
     'Exclusive(on_conflict="reschedule")': {"exclusive": Exclusive("key", on_conflict="reschedule")},
     'Unique(on_conflict="skip")': {"unique": Unique("key")},
+    'Unique(on_conflict="share")': {"unique": Unique("key", on_conflict="share")},
     'Unique(on_conflict="raise")': {"unique": Unique("key", on_conflict="raise")},
     "Debounce(wait=5, max_wait=5)": {"unique": Debounce("key", wait=5, max_wait=5)},
 }
@@ -30,7 +31,7 @@ POLICIES: dict[str, dict[str, Any]] = {
 
 def work(self: Task, key: str, hold: bool = False) -> str:
     act(self, key, "holder" if hold else "other", hold=hold)
-    return "its own"
+    return "the result of <id>" if hold else "its own"
 
 
 for name, options in POLICIES.items():

@@ -176,6 +176,16 @@ def lingering(self: Task, key: str, tag: str = "", hold: bool = False) -> str:
     return body(self, key, tag, hold)
 
 
+@task(unique=Unique(key="common"))
+def left(self: Task, key: str, tag: str = "", hold: bool = False) -> str:
+    return body(self, key, tag, hold)
+
+
+@task(unique=Unique(key="common"))
+def right(self: Task, key: str, tag: str = "", hold: bool = False) -> str:
+    return body(self, key, tag, hold)
+
+
 # Members of canvases
 
 

@@ -67,6 +67,26 @@ def test_a_burst_runs_once_with_the_newest_arguments(stage: Stage) -> None:
 
 
 @pytest.mark.promise(
+    "With `leading` the first call of a burst runs at once, and the last one at its end with the newest "
+    "arguments",
+    broke="the first call does not ask for the key, or opens a window",
+)
+@on_stages("prefork", brokers=("redis", "rabbitmq"), lates=(True,))
+def test_the_first_call_of_a_burst_runs_at_once_and_the_last_at_its_end(stage: Stage) -> None:
+    lab = stage.make_lab(SHOP)
+    stage.start_worker(lab)
+    first, *others = [send(lab, "leading", f"{n}") for n in range(5)]
+    assert first.get(timeout=DEADLINE) == "0"
+    assert [result.outcome for result in (first, *others)] == ["published", "published", *["updated"] * 3]
+    assert {result.id for result in others} == {others[0].id}, "or five calls took five seconds"
+    assert lab.journal.tags("start") == ["0"]
+    assert others[0].get(timeout=DEADLINE) == "4"
+    assert lab.journal.tags("start") == ["0", "4"]
+    assert send(lab, "leading", "next").get(timeout=DEADLINE) == "next"
+    stage.assert_nothing_is_left(lab)
+
+
+@pytest.mark.promise(
     "Windows are kept in every store that keeps lines",
     broke="the message of the first call is published",
 )

@@ -86,19 +86,20 @@ def test_a_published_task_gives_up_and_a_rescheduled_one_is_skipped_when_it_does
 
 
 @ONCE
-def test_a_chain_and_a_chord_complete_with_members_that_give_up(stage: Stage) -> None:
+def test_a_chain_and_a_chord_go_on_with_members_that_give_up_if_they_name_a_result(stage: Stage) -> None:
     lab = stage.make_lab(SHOP)
     stage.start_worker(lab, slots=3)
     hold(lab)
     hasty, skips, collect = (lab.task(name) for name in ("hasty", "hasty_skip", "collect"))
-    steps = chain(skips.si("k"), collect.s()).apply_async()
-    body = chord([skips.si("k"), skips.si("another", tag="member")])(collect.s())
-    broken = chain(hasty.si("k"), collect.s()).apply_async()
-    assert "skipped" in steps.get(timeout=DEADLINE)
-    given_up, member = body.get(timeout=DEADLINE)
-    assert ("skipped" in given_up, member) == (True, "member")
-    with pytest.raises(LockHeld):
-        broken.get(timeout=DEADLINE)
+    named = skips.si("k").set(exclusive=skips.exclusive.replace(skip_result="gave up"))
+    steps = chain(named, collect.s()).apply_async()
+    body = chord([named, skips.si("another", tag="member")])(collect.s())
+    broken = [chain(it.si("k"), collect.s()).apply_async() for it in (hasty, skips)]
+    assert steps.get(timeout=DEADLINE) == "gave up"
+    assert body.get(timeout=DEADLINE) == ["gave up", "member"]
+    for result in broken:
+        with pytest.raises(LockHeld):
+            result.get(timeout=DEADLINE)
     lab.open("holder")
     stage.assert_nothing_is_left(lab)
     assert lab.doors.llen("collected") == 2

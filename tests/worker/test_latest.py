@@ -46,6 +46,12 @@ def park(lab: Lab, worker: Worker, *tags: str, name: str = "latest", **more: Any
     return results
 
 
+def named(lab: Lab) -> Exclusive:
+    """The option with a result for the next step of a task that is replaced."""
+    option: Exclusive = lab.task("latest").exclusive
+    return option.replace(skip_result="replaced")
+
+
 def replaced_by(result: Any) -> str:
     skipped = result.get(timeout=DEADLINE)["skipped"]
     assert skipped["key"] == LOCK
@@ -158,15 +164,19 @@ def test_a_chain_and_a_chord_complete_with_members_that_are_replaced(stage: Stag
     lab = stage.make_lab(SHOP)
     worker = stage.start_worker(lab, slots=3)
     hold(lab)
-    latest, collect = lab.task("latest"), lab.task("collect")
-    steps = chain(latest.si("k", tag="step"), collect.s()).apply_async()
+    latest, collect, option = lab.task("latest"), lab.task("collect"), named(lab)
+    steps = chain(latest.si("k", tag="step").set(exclusive=option), collect.s()).apply_async()
     worker.wait_for_log(f"[{steps.parent.id}] parked")
-    body = chord([latest.si("k", tag="a member"), latest.si("another", tag="member")])(collect.s())
-    first = replaced_by(steps)
-    assert first in [member.id for member in body.parent.results]
+    members = [latest.si(key, tag="member").set(exclusive=option) for key in ("k", "another")]
+    body = chord(members)(collect.s())
+    assert steps.get(timeout=DEADLINE) == "replaced"
     (last,) = park(lab, worker, "last")
-    skipped, member = body.get(timeout=DEADLINE)
-    assert (skipped["skipped"]["existing_id"], member) == (last.id, "member")
+    assert body.get(timeout=DEADLINE) == ["replaced", "member"]
+    failing = chain(latest.si("k", tag="failing"), collect.s()).apply_async()
+    worker.wait_for_log(f"[{failing.parent.id}] parked")
+    last, _ = (*park(lab, worker, "last"), last)
+    with pytest.raises(LockHeld):  # it names no result for the next step
+        failing.get(timeout=DEADLINE)
     lab.open("holder")
     assert last.get(timeout=DEADLINE) == "last"
     stage.assert_nothing_is_left(lab)
@@ -259,7 +269,8 @@ def test_a_replaced_task_whose_worker_dies_at_its_end_ends_once(stage: Stage) ->
     worker = stage.start_worker(lab, "w1", slots=3)
     other = stage.start_worker(lab, "w2", options=("-Q", "other"))
     hold(lab, options={"queue": "other"})
-    stuck = lab.task("latest").apply_async(("k",), {"tag": "stuck"}, link=lab.task("collect").s())
+    link, option = lab.task("collect").s(), named(lab)
+    stuck = lab.task("latest").apply_async(("k",), {"tag": "stuck"}, link=link, exclusive=option)
     worker.wait_for_log(f"[{stuck.id}] parked")
     (last,) = park(lab, worker, "last")
     lab.journal.wait_for("before", tag="stuck")
@@ -268,7 +279,7 @@ def test_a_replaced_task_whose_worker_dies_at_its_end_ends_once(stage: Stage) ->
     third = stage.start_worker(lab, "w3", slots=3)
     message.deliver_again()
     lab.open("before")
-    assert replaced_by(stuck) == last.id
+    assert stuck.get(timeout=DEADLINE) == "replaced"
     message.deliver_again()  # the acknowledgement was lost
     third.wait_for_log(f"[{stuck.id}] dropped: another copy")
     lab.open("holder")
@@ -281,14 +292,14 @@ def test_a_replaced_task_whose_worker_dies_at_its_end_ends_once(stage: Stage) ->
 @ONCE
 def test_a_parked_message_that_comes_again_after_its_task_was_replaced_is_dropped(stage: Stage) -> None:
     lab = stage.make_lab(SHOP)
-    link = lab.task("collect").s()
-    message = Message.withheld(lab, "latest", "k", tag="older", options={"link": link})
+    options = {"link": lab.task("collect").s(), "exclusive": named(lab)}
+    message = Message.withheld(lab, "latest", "k", tag="older", options=options)
     worker = stage.start_worker(lab, slots=3)
     hold(lab)
     message.deliver()
     worker.wait_for_log(f"[{message.id}] parked")
     (last,) = park(lab, worker, "last")
-    assert replaced_by(message.result) == last.id
+    assert message.result.get(timeout=DEADLINE) == "replaced"
     message.deliver_again()
     worker.wait_for_log(f"[{message.id}] dropped: another copy")
     lab.open("holder")

@@ -27,10 +27,8 @@ With `order="published"` the caller puts the call into the line, so no worker lo
 "latest" a newer call follows. With `Debounce` the task `<id>` waits in its window. Calls with the task id
 `<id>` have [a page](../how-to/task-id.md).
 
-**A skipped step lets its canvas go on at once**, though `<id>` has not ended. In
-`generate.s(doc_id) | send.s(doc_id)` with `Unique("doc_id")`, `send` begins without the file, and the `send`
-of `<id>` may be skipped against it. In a canvas use `on_conflict="raise"`:
-[Choose](../how-to/choose.md#in-a-chain-or-a-chord).
+A step of a canvas hands no skip result on: it waits for `<id>` and has its result, or fails, unless
+`skip_result=` says what the next step gets: [Choose](../how-to/choose.md#in-a-chain-or-a-chord).
 
 | policy | the caller gets | the worker logs | the result | the next step gets | the chord's body gets |
 |---|---|---|---|---|---|

@@ -8,7 +8,9 @@ from typing import Any
 
 import pytest
 from celery import chain, chord, group
+from celery.exceptions import ChordError
 
+from celery_exclusive import LockHeld
 from tests.worker.lab import Lab, Worker, eventually
 
 DEADLINE = 60
@@ -77,24 +79,27 @@ def test_a_skipped_run_of_a_task_with_a_call_of_its_own_does_not_enter_that(held
 
 @pytest.mark.proves("skip")
 def test_the_next_step_of_a_chain_gets_the_skip_result(held: Any) -> None:
-    result = chain(held.task("maybe").s(key="k"), held.task("unlocked_list").s()).apply_async()
-    assert result.get(timeout=DEADLINE) == skipped_by(held.holder.id)
+    maybe, constant, following = (held.task(name) for name in ("maybe", "constant", "unlocked_list"))
+    with pytest.raises(LockHeld):  # no result is named for the next step
+        chain(maybe.s(key="k"), following.s()).apply_async().get(timeout=DEADLINE)
+    result = chain(constant.s("k"), following.s()).apply_async()
+    assert result.get(timeout=DEADLINE) == "somebody else does it"
 
 
 def test_a_link_gets_the_skip_result(held: Any) -> None:
-    held.task("maybe").apply_async(
-        kwargs={"key": "k"}, link=held.task("unlocked_list").s().set(task_id="linked")
-    )
+    held.task("constant").apply_async(("k",), link=held.task("unlocked_list").s().set(task_id="linked"))
     linked = held.app.AsyncResult("linked")
-    assert linked.get(timeout=DEADLINE) == skipped_by(held.holder.id)
+    assert linked.get(timeout=DEADLINE) == "somebody else does it"
 
 
 @pytest.mark.proves("skip")
 def test_the_body_of_a_chord_gets_the_skip_result_among_the_others(held: Any) -> None:
     maybe, constant = held.task("maybe"), held.task("constant")
-    members = [maybe.s(key="k"), maybe.s(key="other", tag="ran"), constant.s("k")]
+    members = [maybe.s(key="other", tag="ran"), constant.s("k")]
     result = chord(members)(held.task("unlocked_list").s())
-    assert result.get(timeout=DEADLINE) == [skipped_by(held.holder.id), "ran", "somebody else does it"]
+    assert result.get(timeout=DEADLINE) == ["ran", "somebody else does it"]
+    with pytest.raises((LockHeld, ChordError)):
+        chord([maybe.s(key="k"), constant.s("k")])(held.task("unlocked_list").s()).get(timeout=DEADLINE)
 
 
 def test_a_group_of_skipped_members_completes(held: Any) -> None:

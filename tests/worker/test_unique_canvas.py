@@ -49,20 +49,22 @@ def skipped(existing: Any) -> dict[str, Any]:
     return {"skipped": {"key": existing.key, "existing_id": existing.id}}
 
 
-def test_a_duplicate_step_of_a_chain_hands_its_skip_result_to_the_next(lab: Lab) -> None:
+def test_a_duplicate_step_of_a_chain_waits_for_the_other_and_hands_its_result_on(lab: Lab) -> None:
     append = lab.task("append")
     holder = append.apply_async(kwargs={"key": "k", "tag": "holder", "hold": True})
     lab.journal.wait_for("start", tag="holder")
+    chains = []
     for place in range(3):
         steps = [append.s(key=f"{place}{n}", tag=f"{place}{n}") for n in range(3)]
         steps[place] = append.s(key="k", tag="duplicate")
-        result = chain(steps).apply_async().get(timeout=DEADLINE)
-        second, last = f"{place}1", f"{place}2"
-        hole = skipped(holder)
-        assert result == [[hole, second, last], [hole, last], hole][place]
+        chains.append(chain(steps).apply_async())
+        eventually(lambda many=place + 1: append.lock_state(key="k", tag="").waiting == many, "its place")
+    assert lab.journal.tags() == ["holder", "10", "20", "21"]
     lab.open("holder")
+    results = [result.get(timeout=DEADLINE) for result in chains]
+    assert results == [["holder", "01", "02"], ["holder", "12"], ["holder"]]
     assert holder.get(timeout=DEADLINE) == ["holder"]
-    assert lab.journal.tags() == ["holder", "01", "02", "10", "12", "20", "21"]
+    assert sorted(lab.journal.tags()) == ["01", "02", "10", "12", "20", "21", "holder"]
 
 
 @pytest.mark.promise(
@@ -77,22 +79,14 @@ def test_a_chain_of_one_call_twice_runs_it_twice(lab: Lab) -> None:
     assert lab.journal.tags() == ["a", "b", "c"]
 
 
-def test_a_group_has_a_skip_result_for_each_duplicate(lab: Lab) -> None:
+def test_the_members_of_a_group_share_one_run(lab: Lab) -> None:
     append = lab.task("append")
     same = group(append.s(key="k", tag=f"same {n}", hold=True) for n in range(3)).apply_async()
     (start,) = lab.journal.wait_for("start")
-    one = next(result for result in same if result.id == start["id"])
-    eventually(lambda: all(result.ready() for result in same if result is not one), "the end of the others")
+    eventually(lambda: append.lock_state(key="k", tag="").waiting == 2, "the others in line")
     lab.open(start["tag"])
-    results = same.get(timeout=DEADLINE)
-    assert [start["tag"]] in results
-    assert sum(result == skipped_by(start["id"], lab) for result in results) == 2
+    assert same.get(timeout=DEADLINE) == [[start["tag"]]] * 3
     assert lab.journal.tags() == [start["tag"]]
-
-
-def skipped_by(id: str, lab: Lab) -> dict[str, Any]:
-    key = lab.task("append").lock_state(key="k", tag="").key
-    return {"skipped": {"key": key, "existing_id": id}}
 
 
 @pytest.mark.parametrize("duplicates", [[0], [3], [0, 1, 2, 3]], ids=["first", "last", "all"])
@@ -115,13 +109,14 @@ def test_a_chord_with_duplicates_completes_once(lab: Lab, duplicates: list[int])
 
 
 @pytest.mark.promise(
-    "A step that may be skipped is warned of once per task and process, with what its next step gets. With "
-    '`on_conflict="raise"` a second chain fails, and the first one hands its result on',
+    "No step of a canvas hands the result of a skip on that its author has not chosen: a second chain fails "
+    'with `on_conflict="raise"`, with `Exclusive(on_conflict="skip")`, until "started" and with a period, '
+    "and is warned of where it was not asked for, once per task and process",
     name="skipped steps",
     broke="no warning; the duplicate of a step with `Unique` or `Exclusive` skipped in place of the error",
 )
 @ONCE
-def test_a_second_chain_of_steps_with_raise_fails_and_with_skip_it_keeps_the_first_from_its_end(
+def test_a_second_chain_whose_step_can_neither_run_nor_wait_fails(
     stage: Stage, caplog: pytest.LogCaptureFixture
 ) -> None:
     lab = stage.make_lab(SHOP)
@@ -130,46 +125,39 @@ def test_a_second_chain_of_steps_with_raise_fails_and_with_skip_it_keeps_the_fir
 
     def call(name: str, tag: str, options: dict[str, Any]) -> Any:
         """Call a chain that generates a file and sends it."""
-        steps = [
-            append.s(key=f"{name} {step}", tag=f"{step} {tag}", hold=True).set(**options)
-            for step in ("generate", "send")
-        ]
-        return chain(*steps, lab.task("total").si([])).apply_async()
+        generate = append.s(key=f"{name} generate", tag=f"generate {tag}", hold=True).set(**options)
+        return chain(generate, append.s(key=f"send {tag}", tag=f"send {tag}")).apply_async()
 
     for name, option in {
-        "unique": {"unique": Unique("key", on_conflict="raise")},
-        "exclusive": {"unique": None, "exclusive": Exclusive("key", on_conflict="raise")},
+        "raise": {"unique": Unique("key", on_conflict="raise")},
+        "locked": {"unique": None, "exclusive": Exclusive("key", on_conflict="raise")},
+        "seldom": {"unique": Unique("key", period=600)},
+        "skip": {"unique": None, "exclusive": Exclusive("key", on_conflict="skip")},
     }.items():
         first = call(name, f"{name} first", option)
         lab.journal.wait_for("start", tag=f"generate {name} first")
+        warned = append.name in caplog.text
+        assert warned == (name in ("seldom", "skip"))
         with pytest.raises(Conflict):
             call(name, f"{name} second", option).get(timeout=DEADLINE)
-        lab.open(f"generate {name} first", f"send {name} first")
-        assert first.parent.get(timeout=DEADLINE) == [f"generate {name} first", f"send {name} first"]
-    assert "is a step of a canvas" not in caplog.text + worker.log
-    first = call("skip", "first", {})
-    lab.journal.wait_for("start", tag="generate first")
-    call("skip", "second", {})
-    lab.journal.wait_for("start", tag="send second")  # without a file
-    lab.open("generate first")
-    assert "skipped" in first.parent.get(timeout=DEADLINE)  # nobody sends the file
-    lab.open("send second")
-    stage.assert_nothing_is_left(lab)
-    warning = re.escape("append is a step of a canvas, and may be skipped (unique=Unique('key'))")
+        lab.open(f"generate {name} first")
+        assert first.get(timeout=DEADLINE) == [f"generate {name} first", f"send {name} first"]
+    warning = re.escape("append is a step of a canvas (unique=Unique('key', period=600)): if its key is held")
     assert len(re.findall(warning, caplog.text)) == 1
-    processes = re.findall(rf"WARNING/([\w-]+)\] task \S*{warning}", worker.log)
-    assert 1 <= len(processes) == len(set(processes))
+    assert len(re.findall("is a step of a canvas", worker.log)) <= 4  # of each process at most one
 
 
 @ONCE
-def test_a_callback_that_is_linked_to_a_duplicate_is_called(stage: Stage) -> None:
+def test_a_callback_that_is_linked_to_a_duplicate_gets_the_result_of_the_other(stage: Stage) -> None:
     lab = stage.make_lab(SHOP)
     stage.start_worker(lab, slots=3)
     holder = hold(lab, "once")
     lab.task("once").apply_async(("k", "duplicate"), link=lab.task("linked").s())
-    (linked,) = lab.journal.wait_for("linked")
-    assert linked["result"] == skipped(holder)
+    lab.wait_for_line(1, "once", "k")
+    assert not lab.journal.events("linked")
     lab.open("holder")
+    (linked,) = lab.journal.wait_for("linked")
+    assert linked["result"] == "holder"
     assert holder.get(timeout=DEADLINE) == "holder"
     stage.assert_nothing_is_left(lab)
 

@@ -28,15 +28,18 @@ commands = click.Group()
 
 
 @commands.command
-@click.argument("key")
+@click.argument("key", required=False)
 @click.option("--force", is_flag=True, help="Release the lock even if its lease has not expired.")
 @click.option("--reason", default="", help="Why, for the log and the event. --force needs it.")
 @click.option(
     "--queued", is_flag=True, help="KEY is a task: release all its keys whose messages have not begun."
 )
+@click.option("--all", "of_all", is_flag=True, help="With --queued: of all tasks, and no KEY.")
 @click.option("--yes", is_flag=True, help="With --queued: do not ask.")
 @click.pass_obj
-def release(obj: CLIContext, key: str, *, force: bool, reason: str, queued: bool, yes: bool) -> None:
+def release(
+    obj: CLIContext, key: str | None, *, force: bool, reason: str, queued: bool, of_all: bool, yes: bool
+) -> None:
     """Release the lock on KEY, and let its line go on.
 
     KEY is a key as `locks ls` lists it, the name of a task, or the string of a key= or of a lock(). Nothing
@@ -53,11 +56,13 @@ def release(obj: CLIContext, key: str, *, force: bool, reason: str, queued: bool
     key, its holder, the holder's worker, and the reason.
 
     After `celery purge`, --queued releases the unique keys of a task, with all its arguments, whose messages
-    have not begun. It shows how many, and asks first.
+    have not begun, and --queued --all the keys of all tasks. It shows how many, and asks first.
 
     Exit code: 0 if the lock was released, 1 if it was refused or if there is no such lock, 3 if the store
     does not answer.
     """
+    if of_all is not (key is None) or (of_all and not queued):
+        raise click.UsageError("give a KEY, or --queued --all for the queued keys of all tasks")
     if queued and force:
         raise click.UsageError("--queued needs no --force: no body runs")
     if force and not reason.strip():
@@ -66,7 +71,7 @@ def release(obj: CLIContext, key: str, *, force: bool, reason: str, queued: bool
             "--reason 'worker web3 is dead'"
         )
     services = app_services(obj)
-    if queued:
+    if queued or key is None:
         _release_queued(services, key, reason=reason, yes=yes)
     else:
         _release(services, find_key(services.store, key), force=force, reason=reason)
@@ -163,9 +168,11 @@ def _release(services: Services, key: str, *, force: bool, reason: str) -> None:
         click.echo(f"  {line}")
 
 
-def _release_queued(services: Services, task: str, *, reason: str, yes: bool) -> None:
+def _release_queued(services: Services, task: str | None, *, reason: str, yes: bool) -> None:
     found = operator_release.queued_keys(services.store, task)
-    if not found:
+    if not found and task is None:
+        raise click.ClickException(f"no unique key is queued in {printable(services.store.url)}.")
+    if not found and task is not None:
         known = services.app.tasks.get(task)
         if known is not None and not services.unique(known):
             raise click.ClickException(f"task {task!r} has no unique= option, so no key of it is ever queued")

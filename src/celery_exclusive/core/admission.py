@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass, replace
 from typing import Literal
 
@@ -55,8 +56,9 @@ class Admission:
     """The decision about a delivery.
 
     run: the body may begin. skip, fail: the delivery ends without its body, as SUCCESS or with a `Conflict`.
-    wait: the store has the message. reschedule: the message is delivered again later. drop: another copy of
-    the message runs, or has run.
+    wait: the store has the message. join: the delivery holds its unique key, and ends as the task
+    `existing_id` has, which held the key before; "": that was lost. reschedule: the message is delivered
+    again later. drop: another copy of the message runs, or has run.
 
     * `key`: the key that decided. `by` and `others`: its owners, as in `Parked`. `existing_id`: the task of
       the first owner, or the newer task by which this one was replaced.
@@ -66,7 +68,7 @@ class Admission:
     * `may_hold_unique`: the end of the run has to release the unique key.
     """
 
-    kind: Literal["run", "skip", "fail", "wait", "reschedule", "drop"]
+    kind: Literal["run", "skip", "fail", "wait", "join", "reschedule", "drop"]
     key: str = ""
     by: tuple[Owner, ...] = ()
     existing_id: str = ""
@@ -101,6 +103,7 @@ class Admission:
         return replace(self, kind=kind, key=key, by=by, existing_id=existing_id, reason="duplicate")
 
 
+_UUID = re.compile("[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}")
 IN_LINE = ("wait", "latest")
 """The values of `on_conflict` with which a task waits in line."""
 ON_CONFLICT: dict[str, Literal["skip", "fail", "reschedule"]] = {
@@ -165,13 +168,12 @@ def _acquire_keys(delivery: Delivery, policy: Policy) -> Plan[Admission]:
     if unique and delivery.ends_window:
         return (yield from _leave_window(delivery, unique.claim, policy))
     if delivery.duplicate_of:
-        key, existing_id = delivery.duplicate_of
-        return Admission(ON_CONFLICT[policy.on_duplicate], key, existing_id=existing_id, reason="duplicate")
+        return (yield from _end_as_duplicate(delivery, *delivery.duplicate_of, policy))
     may_hold = unique is not None and not unique.ends_by_clock
     if unique and not (unique.is_acquired or delivery.has_asked_before):
         held = yield from _acquire_as_publisher(delivery, unique)
         if held and not _is_kin(delivery, held.by[0]):
-            return Admission("run").as_duplicate(unique.claim.key, held.by, policy.on_duplicate)
+            return (yield from _end_as_duplicate(delivery, unique.claim.key, first_task_id(held.by), policy))
         if held:  # the kin that holds the key ends before this body begins
             may_hold = False
     outcome = Admission("run")
@@ -182,6 +184,30 @@ def _acquire_keys(delivery: Delivery, policy: Policy) -> Plan[Admission]:
     if outcome.kind == "run":
         return (yield from _begin(delivery, unique, outcome, policy))
     return (yield from _not_begun(delivery, unique, replace(outcome, may_hold_unique=may_hold)))
+
+
+def joinable(existing_id: str, called_by: str | None) -> bool:
+    """Whether a duplicate may wait for the end of this task.
+
+    It may not be the one whose body has published the duplicate, and may wait for it. An id that its caller
+    has chosen may have the result of an earlier call.
+    """
+    return existing_id != called_by and _UUID.fullmatch(existing_id) is not None
+
+
+def _end_as_duplicate(delivery: Delivery, key: str, existing_id: str, policy: Policy) -> Plan[Admission]:
+    """End the delivery, or wait in the line of its unique key, in no slot, for the task that holds this."""
+    if not (delivery.joins and delivery.unique and joinable(existing_id, delivery.called_by)):
+        return Admission(ON_CONFLICT[policy.on_duplicate], key, existing_id=existing_id, reason="duplicate")
+    claim = delivery.unique.claim
+    acquire = replace(delivery.acquire(claim, at_once=True), joins=True)
+    answer = yield from _ask(delivery, claim.key, acquire)
+    if isinstance(answer, Held):
+        answer = yield Ask(claim.key, delivery.park(acquire), park=True, joins=existing_id)
+    if not isinstance(answer, Granted):
+        return _outcome(answer, claim.key, policy, has_to_wait=True)
+    after = task_id(answer.after)
+    return Admission("join", claim.key, (), after, unique_fence=answer.fence, may_hold_unique=True)
 
 
 def _not_begun(delivery: Delivery, unique: UniqueClaim, outcome: Admission) -> Plan[Admission]:

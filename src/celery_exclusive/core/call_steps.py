@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from celery_exclusive.core.key_state import KeyState
 from celery_exclusive.core.operations import AcquireAlone, Answer, Applied, GiveUp, Granted, Held, Stale
 from celery_exclusive.core.records import Holder, Tombstone
@@ -16,12 +18,13 @@ class CallSteps(KeyState):
         if own and not own.belongs_to(op.token):  # another delivery of this id runs
             return Held(*self.owners())
         # The id of a call is new: a mark of it can only come from an earlier request of its publisher.
-        is_refused = bool(self.held or self.waiting) and not (op.repeated or op.inherits)
+        is_held = self.held > 0 or any(not entry.joins for entry in self.head())
+        is_refused = is_held and not (op.repeated or op.inherits)
         known = None if own or is_refused or op.phase == "running" else self.mark
         if known and known.kind != "given_up":
             return Stale()
         lease = own or (None if known else self._inherited(op))
-        is_free = not (self.held or self.waiting or known)
+        is_free = not (is_held or known)
         if not lease and not is_free:
             if op.sends and op.repeated:
                 self.new_tombstone = Tombstone("given_up")
@@ -30,7 +33,7 @@ class CallSteps(KeyState):
         if lease:
             del self.holders[lease.id]
         else:
-            self.limit = 1
+            self.limit, self.terms = 1, replace(self.terms, done="") if self.terms.done else self.terms
         if lease and lease.id != op.id and self.is_at_broker(lease.id):
             self.leave(lease.id)  # the message that its run keeps is no copy
         entry = self.entries.get(op.id)

@@ -35,6 +35,8 @@ class Delivery(Claims):
     """The facts of one delivery of a message: its claims, and how it came.
 
     * `duplicate_of`: the key and its task, if the message was sent as a duplicate.
+    * `joins`: as a duplicate it waits for the end of the task that holds its unique key, unless that is the
+      one whose body has published it (`called_by`), and which may wait for it.
     * `was_admitted`: the task was admitted before; this is a retry, or a redelivery.
     * `may_have_begun`: the task has run before, and does not only come again from a line; this may be its
       replacement, too. It does not give up, and no newer task replaces it.
@@ -54,6 +56,8 @@ class Delivery(Claims):
     """
 
     duplicate_of: tuple[str, str] | None = None
+    joins: bool = False
+    called_by: str | None = None
     redelivered: bool = False
     promoted: str | None = None
     offered: str | None = None
@@ -126,7 +130,7 @@ class Delivery(Claims):
             self.acks_late,
             at_once=at_once and recovers,
             recovers=recovers,
-            order=self.order if claim is self.exclusive else None,
+            order=self.order if claim is self.exclusive else "published",  # before those that join it
             expires_in=self.expires_in,
             queue=self.queue if self.may_be_in_line else "",
             rates=claim.rates,

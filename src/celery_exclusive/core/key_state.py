@@ -419,7 +419,8 @@ class KeyState:
             if entry.offer_until <= self.now:
                 self.offer(entry, self.now + min(2**entry.offers, LONGEST_OFFER) * self.first_offer)
                 self.note_reached(entry)
-            room, slots = left, slots - 1
+            if not entry.joins:  # it most likely takes no slot
+                room, slots = left, slots - 1
 
     def note_reached(self, entry: Entry) -> None:
         """Note where an offered message stands: a task that joins a line with parts stands behind it."""

@@ -30,6 +30,7 @@ class Acquire:
     * `expires_in`: the time after which the message expires if it waits in line.
     * `gives_up_in`: the time after which a sweep ends the wait of a new message in line.
     * `replaces`: a new message replaces the messages of this kind that wait in line, and may be replaced.
+    * `joins`: in line it keeps no new call from the key, which it would only end as another has.
     * `queue`: where the broker has the message, if that may be parked.
     * `cost`: the units that the run holds of the limit, and takes of each rate. `rates`: units and periods.
     * `part`: of the key's tasks, to which it belongs; "": to none. `weight`, `part_limit`, `part_rates`: the
@@ -52,6 +53,7 @@ class Acquire:
     expires_in: int | None = None
     gives_up_in: int | None = None
     replaces: bool = False
+    joins: bool = False
     queue: str = ""
     cost: int = 1
     rates: Rates = ()
@@ -404,7 +406,10 @@ class Waiting:
 
 @dataclass(frozen=True, slots=True)
 class Granted:
+    """The id has the lease. `after`: the id whose run has ended before, while this one waited in line."""
+
     fence: int
+    after: str = ""
 
 
 @dataclass(frozen=True, slots=True)

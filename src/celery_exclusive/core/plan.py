@@ -20,15 +20,16 @@ Plan = Generator["Ask", Answer, T]
 class Ask:
     """One operation on one key, as a plan requests it.
 
-    With `park`, or with an operation that recovers, the request carries the message. Without an operation the
-    answer names the key's holders. With `may_fail` the plan continues as after `Applied(False)` if the store
-    does not answer soon.
+    With `park`, or with an operation that recovers, the request carries the message, with `joins` as a
+    duplicate of that task. Without an operation the answer names the key's holders. With `may_fail` the plan
+    continues as after `Applied(False)` if the store does not answer soon.
     """
 
     key: str
     operation: KeyOperation | None
     park: bool = False
     may_fail: bool = False
+    joins: str | None = None
 
 
 def run_plan(plan: Plan[T], ask: Callable[[Ask], Answer]) -> T:

@@ -125,7 +125,7 @@ class Entry:
     an entry is aside, gets no slot, and is woken at each deadline, until a delivery has ended its task.
     An entry in line without `offers` is not offered a slot before `offer_until`. `cost`: the units that its
     run will hold and count. `part`: of the key's tasks. `place`: where it stands in line, if that is not in
-    the order of `seq`.
+    the order of `seq`. `joins`: as in `Acquire`.
     """
 
     id: str
@@ -141,6 +141,7 @@ class Entry:
     cost: int = 1
     part: str = ""
     place: int = 0
+    joins: bool = False
 
     def moved(self, **fields: Any) -> Entry:
         """Return an entry for the same task, with these fields and no others of its old state."""
@@ -205,8 +206,11 @@ class Part:
         return not (self.waiting or self.held or self.shut) and self.terms.last(now) <= now
 
     def room(self, now: int, own: int = 0) -> Room:
-        """Return the room for one more task in line, or for the task that has so many `own` units there."""
-        in_line = self.waiting - own
+        """Return the room for one more task in line, or for one that has so many `own` units there.
+
+        One in line was let in: it starts if what runs leaves room, however many others are there by now.
+        """
+        in_line = 0 if own else self.waiting
         free = 0 if now < self.terms.opens_at else self.most - self.held - in_line
         return ((free, self.most), *((rate.free - in_line, rate.units) for rate in self.terms.active))
 

@@ -132,7 +132,8 @@ class Terms:
     `opens_at`: nothing starts before this time. `extra`: the units that leases hold beyond one each. A step
     needs them of a key with more holders than it reads. `reached`: of a line with parts, the place that
     its offers have reached. `shut`: how many tasks wait for room of their parts. `part_due`: when a sweep
-    must look at one of the parts; it may be early, never late.
+    must look at one of the parts; it may be early, never late. `done`: the id whose run has ended last, while
+    others that join it wait in line, or hold the key since.
     """
 
     rates: tuple[Rate, ...] = ()
@@ -142,6 +143,7 @@ class Terms:
     reached: int = 0
     shut: int = 0
     part_due: int = NEVER
+    done: str = ""
 
     def at(self, now: int) -> Terms:
         """Return what counts at this time."""
@@ -150,7 +152,7 @@ class Terms:
         rates = tuple(rate for rate in (rate.at(now) for rate in self.rates) if rate.units or rate.log)
         override = self.override if self.override and self.override.until > now else None
         opens_at = self.opens_at if self.opens_at > now else 0
-        return Terms(rates, override, opens_at, self.extra, self.reached, self.shut, self.part_due)
+        return Terms(rates, override, opens_at, self.extra, self.reached, self.shut, self.part_due, self.done)
 
     def last(self, now: int) -> int:
         """Return the time from which on nothing of an idle key's terms counts; 0: nothing does.
@@ -212,12 +214,14 @@ class Terms:
         lines += [f"{name} {value}" for name, value in numbers.items() if value]
         if self.part_due < NEVER:
             lines.append(f"due {self.part_due}")
+        if self.done:
+            lines.append(f"done 0 {self.done}")
         return "\n".join(lines)
 
     @classmethod
     def of_text(cls, text: str) -> Terms:
         """Read the terms. Raises ValueError if another program has written them."""
-        rates, override = [], None
+        rates, override, done = [], None, ""
         numbers = {"opens": 0, "extra": 0, "reached": 0, "shut": 0, "due": NEVER}
         for line in text.split("\n") if text else ():
             name, _, rest = line.partition(" ")
@@ -228,11 +232,14 @@ class Terms:
                 limit, until, since, by = rest.split(" ", 3)
                 by, _, reason = by.partition("\t")
                 override = Override(int(limit), int(until), int(since), by, reason)
+            elif name == "done":
+                done = rest.partition(" ")[2]
             elif name in numbers:
                 numbers[name] = int(rest)
             else:
                 raise ValueError(f"unknown terms: {line}")
-        return cls(tuple(rates), override, *numbers.values())
+        terms = cls(tuple(rates), override, *numbers.values())  # type: ignore[arg-type]
+        return replace(terms, done=done) if done else terms
 
 
 NO_TERMS = Terms()

@@ -101,7 +101,7 @@ class _Step(CallSteps):
             return self._enter(op, lease.fence)
         if lease and lease.token == op.token:
             self._renew_lease(lease, op.ttl)
-            return Granted(lease.fence)
+            return Granted(lease.fence, self.terms.done)
         if obsolete := self._obsolete(op, lease, entry):
             return obsolete
         if not lease and (granted := self._take_over(op) or self._grant_free_slot(op, entry)):
@@ -122,7 +122,7 @@ class _Step(CallSteps):
         else:
             self.note_queue(op.queue)
             entry = self._again_in_line(entry, op) if entry else self._new_entry(op)
-            self.put(replace(entry, offer_until=0, offers=0, cost=op.cost))
+            self.put(replace(entry, offer_until=0, offers=0, cost=op.cost, joins=op.joins))
             self.shorten_offers()
         self.advance()
         return Parked(0 if lease else self._position(), *self.owners(op.cost, op.part))
@@ -172,6 +172,8 @@ class _Step(CallSteps):
             self.new_tombstone = Tombstone(of=op.token) if may_come_again else None
         if op.ending == "done" or (lease and op.ending == "if_no_copy"):
             self.leave()  # the message that its run keeps is no copy
+        if is_own and op.ending != "open" and "\n" not in op.id and any(it.joins for it in self.head()):
+            self.terms = replace(self.terms, done=op.id)
         self.end_run(op.id)
         self.advance()
         return Applied(is_own)
@@ -311,6 +313,7 @@ class _Step(CallSteps):
             "extra": self.extra,
             "reached": reached,
             "shut": self.shut,
+            "done": terms.done if self.waiting or self.held else "",
             "part_due": min(self.line.parts_due, *(part.due for part in parts), NEVER),
         }
         if any(getattr(terms, name) != value for name, value in counts.items()):
@@ -370,6 +373,8 @@ class _Step(CallSteps):
     def _enter(self, op: Acquire, fence: int) -> Answer:
         """Grant the lease. With late acknowledgement the message stays behind the run until the run ends."""
         entry, lease = self.entries.get(op.id), self.holders.get(op.id)
+        if self.terms.done and not op.joins:
+            self.terms = replace(self.terms, done="")
         is_only_copy = entry is not None and entry.is_published and op.promoted and not op.redelivered
         is_copied = op.may_be_in_line or entry is not None or (lease is not None and lease.may_have_copies)
         may_have_copies = is_copied and not is_only_copy
@@ -384,7 +389,7 @@ class _Step(CallSteps):
             self.new_tombstone = Tombstone("begun")
         if is_only_copy:  # a repetition of the request that has sent it may still come
             self.new_tombstone = Tombstone("sent")
-        return Granted(fence)
+        return Granted(fence, self.terms.done)
 
     def _is_of_offer(self, op: Acquire) -> bool:
         """Whether this is the first delivery of a copy that an offer of this key has published."""

@@ -69,16 +69,19 @@ def release(services: Services, key: str, *, force: bool = False, reason: str = 
             _record(services, key, former, force=force, by=by, reason=reason)
 
 
-def queued_keys(store: Store, task_name: str) -> list[str]:
-    """Return the queued unique keys of a task, for all its arguments.
+def queued_keys(store: Store, task_name: str | None) -> list[str]:
+    """Return the queued unique keys of a task, for all its arguments. None: of all tasks.
 
     A `key=` with another text than the task's name may be shared with other tasks, and is left out.
 
     Raises:
         ExclusiveError: the store cannot list its keys, or does not answer.
     """
-    own, shared = own_key(task_name, "u"), absolute_key(task_name, "u")
-    keys = {shared, *(key for key in store.scan(own) if without_hash(key) == own)}
+    if task_name is None:
+        keys = set(store.scan("u"))
+    else:
+        own, shared = own_key(task_name, "u"), absolute_key(task_name, "u")
+        keys = {shared, *(key for key in store.scan(own) if without_hash(key) == own)}
     return [key for key, snapshot in states(store, keys) if snapshot.state == "queued"]
 
 

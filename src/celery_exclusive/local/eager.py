@@ -236,7 +236,7 @@ class _EagerRun:
             outcome = outcome.given_up(option.on_give_up)
         if outcome.reason == "duplicate":
             self.duplicate_of = existing_id
-            if self.unique and self.unique.refuses_duplicates:
+            if self.unique and not self.unique.may_skip:
                 outcomes.duplicate(self.subject(key), existing_id, fails=True)
                 raise duplicate_error(self.task.name, outcome)
         wait_s = self.acquisitions[key].wait_s

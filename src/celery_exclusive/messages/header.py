@@ -40,7 +40,8 @@ class Header:
     * `exclusive`: the key of its lock. `unique`: its unique key, and the event until which it holds the key.
       None: the publisher knows of no such option.
     * `switched_off`: options that the call has switched off. `values`: values of options that the call gave.
-    * `duplicate_of`: the task that held the unique key when this message was published.
+    * `duplicate_of`: the task that held the unique key when this message was published, or received.
+    * `awaited`: other code waits for the result of this duplicate. `joins`: it waits in line for that task.
     * `promoted`: the epoch of the store, if this is the copy of an offer. `offered`: the key of that offer.
     * `published_by`: the task whose end has published the message, and which may still hold its lease: the
       message is the next step of its chain, a link, or the body of its chord. Its own task, if its own body
@@ -67,6 +68,8 @@ class Header:
     switched_off: tuple[str, ...] = ()
     values: dict[str, dict[str, Any]] = field(default_factory=dict)
     duplicate_of: str | None = None
+    awaited: bool = False
+    joins: bool = False
     promoted: str | None = None
     offered: str | None = None
     published_by: str | None = None
@@ -216,7 +219,10 @@ _CHECKS: dict[str, Callable[[object], bool]] = {
         and all(name in NAMES and isinstance(values, dict) for name, values in it.items())
     ),
     "route": lambda it: isinstance(it, _LISTS) and len(it) == 3 and all(map(_is_text, it)),
-    **dict.fromkeys(("redelivered", "masked", "auto_delete", "keeps_lock"), lambda it: isinstance(it, bool)),
+    **dict.fromkeys(
+        ("redelivered", "masked", "auto_delete", "keeps_lock", "awaited", "joins"),
+        lambda it: isinstance(it, bool),
+    ),
     **dict.fromkeys(
         ("tries", "deaths", "deaths_before"),
         lambda it: isinstance(it, int) and not isinstance(it, bool) and 0 <= it <= _MOST_TRIES,

@@ -90,6 +90,7 @@ def ending(services: Services, key: str, lasts: float | None, part: str = "") ->
     """
     lasts = _FORESEEN if lasts is None else lasts
     waiting = (place.waiting for place in whole_line(services.store, key))
+    part = fitted(part)
     ends = (one.ends_in for one in waiting if part in ("", one.part))
     found = Counter(end is not None and end <= lasts * SECOND for end in ends)
     if not found[True]:

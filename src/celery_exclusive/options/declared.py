@@ -25,7 +25,7 @@ from celery_exclusive.options.amounts import (
     seconds_from,
 )
 from celery_exclusive.options.hints import OF_DEBOUNCE, OF_EXCLUSIVE, OF_UNIQUE
-from celery_exclusive.options.option import ALL, Option, explain_wrong_arguments, is_switch
+from celery_exclusive.options.option import ALL, NOT_GIVEN, Option, explain_wrong_arguments, is_switch
 from celery_exclusive.options.rates import FORM, Rate
 from celery_exclusive.options.rates import read as read_rates
 
@@ -335,6 +335,12 @@ class Exclusive(Option):
                 "per= has no give_up_after=: a part whose tasks give up keeps their places, and would fall "
                 "behind all others. Leave one of them out."
             )
+        inner = per.limit if isinstance(per, Exclusive) and per.has_given_limit else None
+        if isinstance(inner, int) and isinstance(self.limit, int) and inner >= self.limit:
+            self.refuse(
+                f"limit={inner} within per= does nothing with limit={self.limit} of all: give a greater "
+                "limit=, or limit=None for no limit of all."
+            )
         if self.limit is None and self.rate is None and not self.limits_parts:
             self.refuse(
                 "per= does nothing with limit=None, where no task waits: add limit= or rate=, here or within "
@@ -394,7 +400,7 @@ class Exclusive(Option):
 
 Until = Literal["finished", "started"]
 """The events that end a unique lease: the end of the task, or its start."""
-OnDuplicate = Literal["skip", "raise"]
+OnDuplicate = Literal["skip", "raise", "share"]
 
 
 @dataclass(frozen=True, slots=True, repr=False)
@@ -422,7 +428,12 @@ class UniqueOption(Option):
 
     @property
     def may_skip(self) -> bool:
-        return not self.refuses_duplicates
+        return not (self.refuses_duplicates or self.shares)
+
+    @property
+    def shares(self) -> bool:
+        """Whether a duplicate call has a handle of its own, which ends as the task has that holds the key."""
+        return False
 
 
 @explain_wrong_arguments
@@ -443,10 +454,13 @@ class Unique(UniqueOption):
 
     A call whose key is held publishes nothing, and returns the AsyncResult of the task that holds it, with
     `outcome` "skipped", `existing_id` and `key`; the result of any other call has `outcome` "published". A
-    call whose end other code awaits is published all the same, and ends with SUCCESS without its body: a
-    member of a chain, group or chord, a call with links or with a `task_id` of its own, and every call whose
-    result goes through `rpc://`. With on_conflict="raise" only members of canvases and callbacks are, and
-    they fail with `DuplicateTask`.
+    call whose end other code awaits is published all the same. A member of a chain, group or chord, or a call
+    with a link, waits in line, in no slot, for the task that holds its key, and ends with its result or its
+    error; if that was lost or revoked, it runs. It needs a result backend that a worker can read, and a store
+    with lines: without them, and until "started" or with a period, a step before another one fails with
+    `DuplicateTask`, unless `skip_result` is given. A call with a `task_id` of its own, and every call whose
+    result goes through `rpc://`, ends with SUCCESS without its body. With on_conflict="raise" members of
+    canvases and callbacks fail with `DuplicateTask`.
 
     Parameters:
         by: the parameter or parameters of the task that make up the key. Default None: all of them,
@@ -455,7 +469,8 @@ class Unique(UniqueOption):
         until: when the key is released. Default "finished": when the task has its result, through retries
             and redeliveries. "started": when its body begins.
         period: seconds for which the key is held instead, however the task ends.
-        on_conflict: "skip" or "raise": the call raises `DuplicateTask`. Default "skip".
+        on_conflict: "skip"; "raise": the call raises `DuplicateTask`; or "share": the call is published, and
+            its own AsyncResult ends as the task has that holds the key. Default "skip".
         ttl: as for `Exclusive`.
         queued_ttl: seconds after which the key of a lost message expires, counted from its eta if it has one,
             5 years in all. Default None: the setting `exclusive_queued_ttl` (86,400 s, a day).
@@ -497,7 +512,16 @@ class Unique(UniqueOption):
     def refuses_duplicates(self) -> bool:
         return self.on_conflict == "raise"
 
+    @property
+    def shares(self) -> bool:
+        return self.on_conflict == "share"
+
     def _check_own(self) -> None:
+        if self.shares and (self.held_until != FINISHED or self.skip_result is not NOT_GIVEN):
+            self.refuse(
+                "on_conflict='share' waits for the end of the task that holds the key, and has its result: "
+                "leave out until=, period= and skip_result=."
+            )
         self._check_choice(
             "until",
             get_args(Until),
@@ -519,7 +543,8 @@ class Unique(UniqueOption):
         self._check_choice(
             "on_conflict",
             get_args(OnDuplicate),
-            "is neither 'skip' (nothing is published) nor 'raise' (DuplicateTask)",
+            "is neither 'skip' (nothing is published), 'raise' (DuplicateTask) nor 'share' (it ends as the "
+            "task has that holds the key)",
         )
 
 
@@ -551,6 +576,8 @@ class Debounce(UniqueOption):
         key: an absolute key instead of `by`, as for `Exclusive`.
         wait: seconds without a call after which the window ends, from 0.1.
         max_wait: seconds after the first call at which the window ends at the latest, from `wait`.
+        leading: whether a call that finds no window runs at once, and opens none. Calls that come within
+            `wait` after it open one, and the last of them runs at its end. Default False.
         on_store_error: what a call does if the store does not answer. "raise": it raises `StoreUnavailable`.
             "allow": it is published at once, beside the window. Default None: the setting
             `exclusive_on_store_error` ("raise").
@@ -575,6 +602,7 @@ class Debounce(UniqueOption):
     _: KW_ONLY
     wait: Time
     max_wait: Time
+    leading: bool = False
 
     @property
     def held_until(self) -> UniqueUntil:
@@ -595,6 +623,7 @@ class Debounce(UniqueOption):
                 f"max_wait={self.max_wait!r} is below wait={self.wait!r}: the longest time from the first "
                 "call of a burst to its run cannot be shorter than the pause after one call."
             )
+        self._require("leading", is_switch, "True or False: whether a first call runs at once")
 
 
 KINDS: tuple[type[Option], ...] = (Exclusive, Unique, Debounce)

@@ -68,7 +68,7 @@ OF_UNIQUE: Final = {
 OF_DEBOUNCE: Final = {
     **_OF_ALL,
     **_words("delay timeout window interval", "is wait= here, the pause after the last call of a burst"),
-    **_words("leading trailing", "is not needed: a burst of calls runs once, after its last call"),
+    **_words("trailing", "is not needed: a burst of calls runs once, after its last call"),
     **_words(
         "until period queued_ttl",
         "is for Unique(), which runs the first call of a burst. A window of calls ends by wait= and "

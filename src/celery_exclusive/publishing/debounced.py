@@ -14,7 +14,7 @@ from celery.utils import uuid
 
 from celery_exclusive import outcomes
 from celery_exclusive.core.claim import publish_id, task_id
-from celery_exclusive.core.operations import Answer, Applied, Enqueue, Held, Parked
+from celery_exclusive.core.operations import AcquireAlone, Answer, Applied, Enqueue, Granted, Held, Parked
 from celery_exclusive.errors import OptionError, StoreError, StoreUnavailable
 from celery_exclusive.options.declared import Debounce
 from celery_exclusive.options.key_headers import own_headers
@@ -64,6 +64,8 @@ class DebouncedPublish(AskingPublish):
             raise self._wrong(f"a call waits in the store, and {self.services.store.url} keeps no line")
         else:
             try:
+                if self.option.leading and self._leads():
+                    return self._send_first()
                 result = self._join()
             except StoreError as error:
                 if not self.goes_without:
@@ -74,6 +76,16 @@ class DebouncedPublish(AskingPublish):
             return result
         outcomes.has_no_window(subject)
         return self._send_at_once()
+
+    def _leads(self) -> bool:
+        """Whether no call came lately, and no window is open. Others open one from now on."""
+        wait, _ = self.option.waits
+        return isinstance(self.request(AcquireAlone(self.id, self.header.id, wait, None, "period")), Granted)
+
+    def _send_first(self) -> Any:
+        result = self._send_at_once()
+        result.outcome, result.existing_id, result.key = "published", None, self.key
+        return result
 
     def _join(self) -> Any:
         """Open a window, or replace the message of the open one. None: no store can keep the message.

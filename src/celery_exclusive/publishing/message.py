@@ -60,7 +60,7 @@ class Origin(NamedTuple):
     is_celerys: bool = False
 
 
-_PLAIN = Origin()
+_PLAIN, _SHARED = Origin(), Origin(has_to_be_sent=True)
 
 
 @dataclass
@@ -125,8 +125,9 @@ class Message:
         is_awaited = any(map(options.get, _OF_CANVASES if is_refused else OF_MEMBERS)) or (
             self.services.has_rpc_results and self._waits_for_rpc and not is_refused
         )
+        shares = self.call.unique is not None and self.call.unique.shares
         if run is None and not is_awaited and not task_id and not retries:
-            return _PLAIN
+            return _SHARED if shares else _PLAIN
         parent = run.task_id if run and run.body_over else None
         own = run if run and run.task_id == task_id else None
         is_retry = bool(retries and (self.previous or own))
@@ -138,7 +139,7 @@ class Message:
             parent=parent,
         )
         is_celerys = goes_on or parent is not None or any(map(options.get, _OF_CANVASES))
-        return Origin(own, is_retry, is_awaited, is_sent, is_celerys)
+        return Origin(own, is_retry, is_awaited, is_sent or shares, is_celerys)
 
     @property
     def _waits_for_rpc(self) -> bool:

@@ -37,7 +37,12 @@ def refused(message: Message) -> Any:
     """
     publisher, services, call, options = message.publisher, message.services, message.call, message.options
     option, run = call.unique, current_run.get()
-    if not isinstance(option, Unique) or (run and run.body_over) or any(map(options.get, _SENT_IN_ANY_CASE)):
+    if (
+        not isinstance(option, Unique)
+        or option.shares
+        or (run and run.body_over)
+        or any(map(options.get, _SENT_IN_ANY_CASE))
+    ):
         return None
     if (
         before_task_publish.receivers

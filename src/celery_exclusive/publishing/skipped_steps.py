@@ -1,10 +1,12 @@
-"""Warns of steps of canvases that may be skipped, in the process that publishes them."""
+"""Warns of steps of canvases that fail as duplicates, in the process that publishes them."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
 from celery_exclusive import notices
+from celery_exclusive.core.claim import FINISHED
+from celery_exclusive.options.declared import Exclusive, Unique
 
 if TYPE_CHECKING:
     from celery_exclusive.publishing.message import Message
@@ -14,14 +16,23 @@ HAS_NEXT_STEP = ("chain", "chord", "link")
 
 
 def warn_of_skipped_step(message: Message) -> None:
-    """Warn once of each task whose next step may begin with a skip result, before the holder has ended.
+    """Warn once of each task whose duplicate can only fail, since its next step must not get a skip result.
 
-    An option with a `skip_result` is not warned of: it says what the next step gets. A retry is not skipped.
+    An option with a `skip_result` says what the next step gets. A retry is not skipped. Until it has finished
+    a unique task is waited for, where its result is kept.
     """
     name, call, warned = message.task.name, message.call, message.publisher.warned_of_skips
     if name in warned or message.options.get("retries"):
         return
-    option = next((it for it in (call.unique, call.exclusive) if it and it.hands_on_a_skip), None)
+    unique = call.unique
+    joins = (
+        isinstance(unique, Unique)
+        and unique.held_until == FINISHED
+        and message.services.may_join(message.task)
+    )
+    options = (None if joins else unique, call.exclusive)
+    kinds = (Unique, Exclusive)  # a debounced call always hands its skip result on
+    option = next((it for it in options if isinstance(it, kinds) and it.hands_on_a_skip), None)
     if option:
         warned.add(name)
         notices.skipped_step(name, option)

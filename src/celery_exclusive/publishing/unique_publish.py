@@ -174,7 +174,8 @@ class UniquePublish(AskingPublish):
         if not self.is_simple and sending.may_hold:
             self._note_heir(is_handed_over=True)
         if sending.kind == "duplicate":
-            self.header = replace(self.header, duplicate_of=sending.existing_id)
+            awaited = self.message.origin.is_awaited
+            self.header = replace(self.header, duplicate_of=sending.existing_id, awaited=awaited)
         return sending
 
     def _answer(self, ask: Callable[[AcquireAlone], Answer], first: Answer | None, asked: Ask) -> Answer:

@@ -69,7 +69,7 @@ def change(services: Services, request: Request) -> Page:
 
 def part_of(given: Mapping[str, str]) -> str:
     """Return the part of the key that a form names, "" for the whole key."""
-    return fitted(given.get("part", "").strip())
+    return fitted(given.get("part", ""))
 
 
 def _change(services: Services, page: str, key: str, given: Mapping[str, str], by: str) -> None:

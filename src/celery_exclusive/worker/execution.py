@@ -16,22 +16,24 @@ from celery.states import IGNORED, REJECTED
 
 from celery_exclusive import notices, outcomes
 from celery_exclusive.brokers import counts_deliveries
-from celery_exclusive.core.admission import Admission, Policy, admit
-from celery_exclusive.core.claim import worker_number
-from celery_exclusive.core.operations import Acquire, Answer, Applied, Granted
+from celery_exclusive.core.admission import Admission, Policy, admit, joinable
+from celery_exclusive.core.claim import task_id, worker_number
+from celery_exclusive.core.operations import Acquire, Answer, Applied, Granted, Held
 from celery_exclusive.core.plan import Ask, run_plan
 from celery_exclusive.errors import StoreError, StoreRefused, StoreUnavailable
 from celery_exclusive.leases.attempts import Attempts
 from celery_exclusive.messages.republish import Republisher
 from celery_exclusive.messages.stored import StoredMessage
+from celery_exclusive.options.declared import Debounce
 from celery_exclusive.outcomes import Subject
 from celery_exclusive.publishing.refusal import is_beats
-from celery_exclusive.run import Run, within
+from celery_exclusive.run import Run, unread_result, within
 from celery_exclusive.seams.celery_request import Ending, trace_ok
 from celery_exclusive.signals import lock_outcome
 from celery_exclusive.system.deadline import deadline
 from celery_exclusive.system.signals import without_soft_limit
 from celery_exclusive.worker.context import WorkerContext
+from celery_exclusive.worker.joining import LOST, Ended, result_of
 from celery_exclusive.worker.reading import Received
 from celery_exclusive.worker.report import report, subject_of, waited
 from celery_exclusive.worker.reschedule import DeliverAgain, next_try
@@ -106,6 +108,8 @@ class Execution:
         answers. After a wait for the store all its keys are acquired anew, since leases from before may have
         expired.
         """
+        if joined := self.end_with_other():
+            return joined
         while True:
             self.look_until, failures_before = 0.0, self.store_wait.failures
             if self.was_granted:  # for all that the store knows, it may have begun
@@ -139,7 +143,7 @@ class Execution:
     def policy(self) -> Policy:
         option, unique = self.delivery.exclusive_option, self.delivery.unique_option
         headers = self.delivery.content[3]
-        refuses = unique is not None and unique.refuses_duplicates and not is_beats(headers)
+        refuses = unique is not None and not unique.may_skip and not is_beats(headers)
         on_duplicate = "raise" if refuses else "skip"
         if option is None:
             return Policy(on_duplicate=on_duplicate)
@@ -155,6 +159,9 @@ class Execution:
             lock = self.delivery.exclusive
             if lock is None or asked.key == lock.key:  # it is for the lease that the body sees
                 self.asked_at = time.monotonic()
+            if asked.joins is not None:
+                header = replace(self.delivery.header, duplicate_of=asked.joins, joins=True)
+                self.delivery = replace(self.delivery, header=header)
             if asked.park:
                 self.may_be_in_line = True  # after that, and it may not know it
                 operation = replace(operation, message=self.delivery.parked_at(asked.key).dump())
@@ -193,6 +200,7 @@ class Execution:
         A stopping worker has not waited as long for the store as the option requires: it ends the delivery.
         """
         delivery, may_run = self.delivery, not (self.may_be_in_line or self.store_wait.is_hurried)
+        may_run = may_run and delivery.duplicate_of is None
         option = delivery.exclusive_option if delivery.exclusive else delivery.unique_option
         if may_run and self.services.allows_without(option):
             self.run.runs_without_lease = True
@@ -212,18 +220,11 @@ class Execution:
     def carry_out(self, outcome: Admission) -> Admission | Ignore | None:
         """Prepare the run for its outcome, or end the delivery. None: try again, as it was not published."""
         if outcome.kind == "reschedule":
-            option = self.delivery.lock_option(outcome.key)  # for its unique key it waits without end
-            gives_up = option and not self.delivery.may_have_begun
-            opens_in = outcome.by[0].opens_in if outcome.by else None
-            longest = option.longest_wait if option and gives_up else None
-            if later := next_try(self.delivery.stored, longest, opens_in):
-                again, pause = later
-                if end := self.publish_again(again, pause):
-                    subject = subject_of(self.task, self.delivery, self.call, outcome.key, self.run)
-                    wait_s = waited(self.delivery)
-                    outcomes.rescheduled(subject, outcome.by, outcome.others, pause, wait_s)
-                return end
+            if later := self.next_try(outcome):
+                return self.reschedule(outcome, *later)
             outcome = outcome.given_up(self.policy.on_give_up)
+        if outcome.kind == "join":
+            return self.join(outcome)
         self.leases.note_granted(outcome, self.asked_at)
         if outcome.kind == "run":
             if self.delivery.deaths:
@@ -238,12 +239,66 @@ class Execution:
                 self.call[3]["ignore_result"] = True
             else:
                 self.is_ignored, outcome = True, replace(outcome, kind="skip")
+        outcome = self.not_handed_on(outcome)
         report(self.task, self.delivery, self.call, outcome, self.run)
         if outcome.kind in ("wait", "drop"):
             return Ignore(outcome.kind)
         delivery = self.delivery
         self.run.replace_body(self.task.name, outcome, delivery.exclusive_option, delivery.unique_option)
         return outcome
+
+    def next_try(self, outcome: Admission) -> tuple[StoredMessage, float] | None:
+        """Return the message and its delay, in seconds, of the next try. None: the task gives up."""
+        option = self.delivery.lock_option(outcome.key)  # for its unique key it waits without end
+        gives_up = option and not self.delivery.may_have_begun
+        opens_in = outcome.by[0].opens_in if outcome.by else None
+        return next_try(self.delivery.stored, option.longest_wait if option and gives_up else None, opens_in)
+
+    def reschedule(self, outcome: Admission, again: StoredMessage, pause: float) -> Ignore | None:
+        if end := self.publish_again(again, pause):
+            subject = subject_of(self.task, self.delivery, self.call, outcome.key, self.run)
+            outcomes.rescheduled(subject, outcome.by, outcome.others, pause, waited(self.delivery))
+        return end
+
+    def not_handed_on(self, outcome: Admission) -> Admission:
+        """Return the outcome, but not a skip whose default result the next step would get.
+
+        One against a task with its own id is handed on: no result of it is stored, so its chain would hang.
+        """
+        option = self.delivery.lock_option(outcome.key) or self.delivery.unique_option
+        is_chosen = option is None or isinstance(option, Debounce) or not option.hands_on_a_skip
+        may_skip = is_chosen or not self.delivery.has_next_step or outcome.is_against(self.task_id)
+        return outcome if may_skip or outcome.kind != "skip" else replace(outcome, kind="fail")
+
+    def end_with_other(self) -> Admission | None:
+        """End a duplicate whose task has ended: it needs no key. None: that runs, or was lost."""
+        if not (self.delivery.joins and self.delivery.duplicate_of):
+            return None
+        key, existing_id = self.delivery.duplicate_of
+        if not joinable(existing_id, self.delivery.called_by):
+            return None
+        seen = None if self.delivery.offered == key else self.look(Ask(key, None))
+        has_ended = seen is None or (
+            isinstance(seen, Held) and existing_id not in [task_id(owner.id) for owner in seen.by]
+        )
+        ended = result_of(self.services, existing_id, waits=has_ended)
+        return self.end_as(existing_id, ended, key) if ended and ended != LOST else None
+
+    def end_as(self, existing_id: str, ended: Ended, key: str) -> Admission:
+        outcomes.joined(self.subject, existing_id)
+        self.run.skipped, self.run.failure = ended
+        return Admission("run", key)
+
+    def join(self, outcome: Admission) -> Admission | None:
+        """End as the task has ended that held the unique key. None: it was lost, and the body runs."""
+        self.leases.note_granted(replace(outcome, kind="run"), self.asked_at)
+        after = outcome.existing_id
+        ended = result_of(self.services, after) if after else LOST
+        if ended == LOST:
+            self.delivery = self.delivery.as_holder()
+            return None
+        self.end_as(after, ended or (None, unread_result(self.task.name, outcome)), outcome.key)
+        return replace(outcome, kind="run")
 
     def look_at_deaths(self) -> None:
         """Log the dead runs before this one, and fail it without its body if there were too many."""

@@ -21,6 +21,7 @@ from celery_exclusive.options.amounts import microseconds_until, no_longer_than,
 from celery_exclusive.options.declared import Exclusive, UniqueOption
 from celery_exclusive.options.keys import key_of, share_of
 from celery_exclusive.seams.celery_request import as_dict
+from celery_exclusive.worker.joining import may_join
 from celery_exclusive.worker.queues import source
 
 if TYPE_CHECKING:
@@ -29,8 +30,8 @@ if TYPE_CHECKING:
 
 _last_limits: dict[Any, int] = {}
 """What each function has returned that is the limit of a task."""
-_OF_MEMBERS = ("chain", "group", "chord", "callbacks")
-"""The fields of Celery's request of a task whose end other tasks await. No errback waits for a skip."""
+_OF_STEPS = ("chain", "chord", "callbacks")
+"""The fields of Celery's request of a task whose result the next step gets. No errback gets it."""
 
 
 class Delivered(NamedTuple):
@@ -74,11 +75,13 @@ class Received(Delivery):
     """A delivery, with the message itself, and the options of its task with the values of its call.
 
     `header` is our header, completed with the facts of this delivery. The message may expire at a moment.
-    `is_delayed`: the broker delays what is published to its queue again.
+    `has_next_step`: another task gets its result. `is_delayed`: the broker delays what is published to its
+    queue again.
     """
 
     header: Header
     content: Content
+    has_next_step: bool = False
     is_delayed: bool = False
     expires: str | None = None
     exclusive_option: Exclusive | None = None
@@ -108,6 +111,12 @@ class Received(Delivery):
             left = no_longer_than(unique.queued_ttl, seconds_until(self.expires))
             unique = replace(unique, queued_ttl=left)
         return replace(self, unique=unique, expires_in=microseconds_until(self.expires))
+
+    def as_holder(self) -> Received:
+        """Return the delivery of a duplicate that holds its unique key now, since no other has run for it."""
+        header = replace(self.header, duplicate_of=None, awaited=False, joins=False)
+        unique = self.unique and replace(self.unique, is_acquired=True)
+        return replace(self, header=header, duplicate_of=None, joins=False, unique=unique)
 
     def is_redelivered_for(self, error: object) -> bool:
         """Whether the error of the body makes the message be redelivered: a requeue, or a MemoryError."""
@@ -152,17 +161,21 @@ def read(delivered: Delivered, task: Any, request: dict[str, Any], args: Any, kw
     if header.route or header.redelivered:
         show_origin(request, header)
     id, token = header.claim_id(delivered.id), delivered.token
-    exclusive = unique = None  # a duplicate competes for no key
-    if option and header.exclusive is not None and not header.duplicate_of:
+    has_next_step, can_be_parked = any(map(request.get, _OF_STEPS)), noted.get("can_be_parked", True)
+    is_member = has_next_step or header.awaited or bool(request.get("group"))
+    joins = can_be_parked and (
+        header.joins or may_join(services, task, request, unique_option, is_member=is_member)
+    )
+    exclusive = unique = None  # a duplicate that is skipped competes for no key
+    if option and header.exclusive is not None and (joins or not header.duplicate_of):
         share = share_of(task.name, task.run, option, args, kwargs, headers, most_of=_most)
         room = _most(option), option.rates, share
         exclusive = Claim(header.exclusive, id, token, services.ttl(option), *room)
-    if header.unique and not header.duplicate_of:
+    if header.unique and (joins or not header.duplicate_of):
         claim = Claim(header.unique[0], id, token, services.ttl(unique_option))
         queued_ttl = services.queued_ttl(unique_option)
         unique = UniqueClaim(claim, header.unique[1], queued_ttl, is_acquired)
     has_run = bool(header.redelivered or rejected or delivered.retries)
-    can_be_parked = noted.get("can_be_parked", True)
     acks_late = bool(task.acks_late) and can_be_parked
     guards = unique is not None and unique.until == FINISHED
     ends_window = header.offered is not None and header.unique == (header.offered, WINDOW)
@@ -194,7 +207,10 @@ def read(delivered: Delivered, task: Any, request: dict[str, Any], args: Any, kw
         published_by=header.published_by,
         follows=f"{delivered.id}/{header.follows}" if header.follows else None,
         keeps_lock=header.keeps_lock,
-        is_awaited=any(map(request.get, _OF_MEMBERS)),
+        is_awaited=is_member,
+        has_next_step=has_next_step,
+        joins=joins,
+        called_by=request.get("parent_id"),
         header=header,
         content=content,
         is_delayed=noted.get("is_delayed", False),

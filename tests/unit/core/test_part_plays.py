@@ -9,11 +9,12 @@ import pytest
 
 from celery_exclusive.core import parts, step
 from celery_exclusive.core.key_state import KeyState
-from celery_exclusive.core.operations import Hold, SetLimit
+from celery_exclusive.core.operations import Granted, Hold, Parked, SetLimit
 from celery_exclusive.core.parts import Parts
 from celery_exclusive.core.records import NEVER, SECOND, Part
 from celery_exclusive.core.room import NO_LIMIT
 from tests.unit.core.test_fair_plays import Play
+from tests.unit.stepping import Key
 
 PLAYS = 150
 
@@ -132,6 +133,22 @@ class Limited(Play):
 @pytest.mark.parametrize("seed", range(PLAYS))
 def test_a_play_keeps_the_terms_of_each_part_and_leaves_no_task(seed: int) -> None:
     assert not Limited(seed).run()
+
+
+@pytest.mark.promise("A limit that is set on a part with many tasks in line lets the first of them start")
+def test_a_limit_for_a_part_with_a_long_line_starts_its_first_task() -> None:
+    key = Key(2)
+    for n in range(2):
+        key.acquire(f"beta {n}", part="beta")
+    for n in range(9):
+        key.acquire(f"acme {n}", part="acme")
+    key.ask(SetLimit(1, part="acme"))
+    for n in range(2):
+        key.release(f"beta {n}")
+        assert key.last.wake == (f"acme {n}",)
+    assert isinstance(key.promoted("acme 0", part="acme"), Granted)
+    assert isinstance(key.promoted("acme 1", part="acme"), Parked)
+    assert key.entries["acme 1"].state == "shut"
 
 
 FITS, OF, TOUCHED = Parts.fits, Parts.of, parts.touched

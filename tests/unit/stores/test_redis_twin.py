@@ -18,13 +18,16 @@ METHODS = {"recall": "recall_one", "drop": "drop_one", "hold": "hold_key"}
             "key_state.lua",
             [key_state.KeyState],
             {"drop", "extra", "most"},
-            {"init", "next_number", "stays_expired", "hold", "put_behind"},
+            {
+                *("init", "next_number", "stays_expired", "hold", "put_behind"),
+                *("open_parts", "part_lets", "closed_part"),
+            },
         ),
         (
             "step.lua",
             [step._Step, call_steps.CallSteps],
-            {"add_entry", "hold", "set_deadline"},
-            {"transition", "reap", "renew", "inherited", "obsolete", "again_in_line"},
+            {"add_entry", "hold", "set_deadline", "change", "after"},
+            {"transition", "reap", "renew", "inherited", "obsolete", "again_in_line", "set_terms"},
         ),
     ],
 )

@@ -9,7 +9,7 @@
 -- settings   how long a first offer lasts, and a tombstone, and what becomes the epoch if there is none
 -- field      a name and its value, again for each field of the operation that differs from its default. The
 --            names are the names in core/operations.py; in the table `op` two fields stand for each pair:
--- fields of acquire: limit redelivered promoted acks_late message max_waiting takes_over_id takes_over_phase at_once recovers order expires_in gives_up_in replaces queue cost rates part weight part_limit part_rates
+-- fields of acquire: limit redelivered promoted acks_late message max_waiting takes_over_id takes_over_phase at_once recovers order expires_in gives_up_in replaces joins queue cost rates part weight part_limit part_rates
 -- fields of acquire_alone: inherits_id inherits_token phase repeated list payload
 -- fields of give_up: releases
 -- fields of enqueue: message limit expires_in gives_up_in replaces waits_for waits_at_most queue cost rates part weight part_limit part_rates list payload

@@ -101,7 +101,7 @@ _STATES: Final[dict[bytes, State]] = {b"q:": "waiting", b"a:": "aside", b"s:": "
 """The flags of a record, as load.lua has them."""
 _PHASES: Final[dict[bytes, OwnerPhase]] = {phase.encode(): phase for phase in get_args(OwnerPhase)}
 _ANSWERS: Final[dict[bytes, Callable[..., Answer]]] = {
-    b"granted": lambda number, *_: operations.Granted(number),
+    b"granted": lambda number, after, _: operations.Granted(number, after[0].id if after else ""),
     b"parked": operations.Parked,
     b"held": lambda _, *by: operations.Held(*by),
     b"full": operations.Full,

@@ -124,7 +124,7 @@ local function put(entry, state, offer_until, offers)
   count(entry, 1)
   if state == BEHIND then
     do_not_wake(entry.id)
-    entry.deadline, entry.gives_up, entry.replaceable, entry.over = false, false, false, nil
+    entry.deadline, entry.gives_up, entry.replaceable, entry.over, entry.joins = false, false, false, nil, nil
   end
 end
 
@@ -271,7 +271,7 @@ local function offer_in_line()
         offer(entry, now + math.min(2 ^ entry.offers, LONGEST_OFFER) * first_offer)
         parts.note_reached(entry)
       end
-      free, slots = left, slots - 1
+      if not entry.joins then free, slots = left, slots - 1 end -- it most likely takes no slot
     end
   end
 end
@@ -321,7 +321,7 @@ end
 local function end_wait(entry, newer)
   local offers = entry.over and entry.offers + 1 or 1
   put(entry, ASIDE, NEVER, offers)
-  entry.gives_up, entry.replaceable, entry.over, entry.part = false, false, newer, ''
+  entry.gives_up, entry.replaceable, entry.over, entry.part, entry.joins = false, false, newer, '', nil
   local at = now + 2 ^ (offers - 1) * first_offer
   entry.deadline = at < NEVER and at
   deadline = math.min(deadline, at)

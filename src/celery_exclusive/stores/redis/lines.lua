@@ -31,7 +31,7 @@ for i = 1, #flat, 2 do
     age = math.max(now - (string.match(record[1] or '', '^%d+ %d+ (%d+)') or first[2]), 0)
   end
   waiting = waiting + size(base .. 's:' .. key)
-  local is_empty = waiting + aside + size(base .. 'b:' .. key) == 0
+  local is_empty = waiting + aside == 0 and size(base .. 'b:' .. key) == 0
   found[count + 1], found[count + 2], found[count + 3] = key, waiting, aside
   found[count + 4], found[count + 5] = tonumber(flat[i + 1]) <= now and 1 or 0, age
   found[count + 6] = is_damaged and 1 or is_empty and 2 or 0

@@ -56,7 +56,7 @@ local function add_waiting(id)
   end
   local record = parts.shut > 0 and redis.call('HMGET', base .. 'o:' .. key, id)[1]
   local seq, flags = string.match(record or '', '^%d+ %d+ (%d+) %d+ (%d+)')
-  if (tonumber(flags) or 0) >= parts.IS_SHUT then
+  if (tonumber(flags) or 0) % 16 >= parts.IS_SHUT then
     add_entries(parts.SHUT, {id, seq})
     return parts.SHUT
   end
@@ -76,6 +76,7 @@ function parts.read_records(from)
       entry.deaths, entry.cost, entry.has_record = tonumber(deaths) or 0, tonumber(cost) or 1, true
       flags = tonumber(flags) or 0
       entry.gives_up, entry.replaceable = flags % 2 == GIVES_UP, flags % 4 >= REPLACEABLE
+      entry.joins = flags >= parts.JOINS
       if flags % 8 >= IS_OVER then entry.over = newer else entry.part = newer end
     end
     if entry.place == entry.seq then entry.place = nil end

@@ -9,21 +9,23 @@ end
 
 -- Runs a function with the terms of a part in the place of the key's.
 function parts.in_terms(part, work, ...)
-  local of_key, of_line = {rates, override, opens_at, extra_units}, {parts.reached, parts.shut, parts.due}
+  local of_key, of_line = {rates, override, opens_at, extra_units}, {parts.reached, parts.shut, parts.due, parts.done}
   rates, override, opens_at, extra_units = part.rates, part.override, part.opens_at, 0
-  parts.reached, parts.shut, parts.due = 0, 0, NEVER
-  local result = work(...)
+  parts.reached, parts.shut, parts.due, parts.done = 0, 0, NEVER, ''
+  local is_done, result = pcall(work, ...)
   part.rates, part.override, part.opens_at = rates, override, opens_at
   rates, override, opens_at, extra_units = unpack(of_key, 1, 4)
-  parts.reached, parts.shut, parts.due = unpack(of_line)
+  parts.reached, parts.shut, parts.due, parts.done = unpack(of_line)
+  if not is_done then error(result) end
   return result
 end
 
+-- A part as it was stored; nil if another program has written it.
 function parts.read(text)
   local part = parts.new()
-  local rest = parts.in_terms(part, read_terms, text)
-  local numbers = string.match(rest, '^[%d ]+$') and numbers_of(rest) or {}
-  if #numbers ~= 7 then error('MALFORMED part: ' .. text) end
+  local is_done, rest = pcall(parts.in_terms, part, read_terms, text)
+  local numbers = is_done and string.match(rest, '^[%d ]+$') and numbers_of(rest) or {}
+  if #numbers ~= 7 or math.max(unpack(numbers)) > NEVER or numbers[5] == 0 then return nil end
   part.waiting, part.last, part.held, part.shut, part.weight, part.limit, part.due = unpack(numbers)
   part.was = text
   return part
@@ -98,9 +100,9 @@ function parts.bring()
   return before
 end
 
--- The room for one more task in line, or for the task that has so many own units there.
+-- The room for one more task in line, or for one that has so many own units there, and was let in.
 function parts.room(part, own)
-  local in_line, most = part.waiting - own, part.override and part.override.limit or part.limit
+  local in_line, most = own > 0 and 0 or part.waiting, part.override and part.override.limit or part.limit
   local found = {now < part.opens_at and 0 or most - part.held - in_line, most}
   for _, rate in ipairs(part.rates) do
     if rate.units > 0 then append(found, free_units(rate) - in_line, rate.units) end
@@ -307,9 +309,9 @@ function parts.store(had_parts)
     if due == NEVER and was.due < NEVER then redis.call('ZREM', name_of_dues, name) end
   end
   if not (had_parts or next(parts.known)) then return end
-  if not has_entries() then
-    expire(name_of_parts, ends_at())
-  elseif not had_entries then
+  if has_entries() then
     redis.call('PERSIST', name_of_parts)
+  else
+    expire(name_of_parts, ends_at())
   end
 end

@@ -30,6 +30,7 @@ local function renew(key, id, token, ttl)
     redis.call('HSET', leases, '', meta(), id, record(lease))
     if holder_count > NAMED then index_expiry(lease.expiry, id) end
     if is_longest and not has_entries() then expire(leases, ends_at()) end
+    if lease.part ~= '' and has_entries() then redis.call('PERSIST', base .. 'p:' .. key) end
     if lease.part ~= '' and not has_entries() then expire(base .. 'p:' .. key, ends_at()) end
   end
   replies[#replies + 1] = is_alive and 1 or 0

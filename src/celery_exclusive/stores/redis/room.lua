@@ -2,16 +2,16 @@
 -- read keys.
 --
 -- The terms of a key are lines of text: "rate units period first last units first last units ...",
--- "limit limit until since by\treason", "opens t", "extra n", "reached place", "shut n", "due t". A room is a list: of
--- each limit the units that are free, and all of them.
+-- "limit limit until since by\treason", "opens t", "extra n", "reached place", "shut n", "due t", "done 0 id". A room is
+-- a list: of each limit the units that are free, and all of them.
 
 local GRAINS = 32
 local KEPT = 31536000000000
 
 local rates, override, opens_at -- rates: a list of {units, period, log}, a log being a flat list of its grains
 local extra_units               -- the units that leases hold beyond one each
-local parts = {                 -- reached: the place that offers have reached; shut, due: see parts.lua
-  SHUT = 's:', IS_SHUT = 8, BRING = {acquire = true, enqueue = true, restore = true, set_limit = true, hold = true},
+local parts = {                 -- reached: the place that offers have reached; shut, due: see parts.lua; done: the last run
+  SHUT = 's:', IS_SHUT = 8, JOINS = 16, BRING = {acquire = true, enqueue = true, restore = true, set_limit = true, hold = true},
   A_START = 64000, AT_ONCE = 64, LARGEST = 1000, NO_LIMIT = 1000000000,
 }
 
@@ -125,6 +125,7 @@ local function terms_text()
   if parts.reached > 0 then lines[#lines + 1] = 'reached ' .. whole(parts.reached) .. '\n' end
   if parts.shut > 0 then lines[#lines + 1] = 'shut ' .. whole(parts.shut) .. '\n' end
   if parts.due < NEVER then lines[#lines + 1] = 'due ' .. whole(parts.due) .. '\n' end
+  if parts.done ~= '' then lines[#lines + 1] = 'done 0 ' .. parts.done .. '\n' end
   return table.concat(lines)
 end
 
@@ -144,6 +145,8 @@ local function read_term(line)
     extra_units = number
   elseif name == 'reached' or name == 'shut' or name == 'due' then
     parts[name] = number
+  elseif name == 'done' then
+    parts.done = rest
   else
     error('MALFORMED lock: ' .. line)
   end
@@ -152,7 +155,7 @@ end
 -- Reads what counts now of the terms before a document; returns the document.
 local function read_terms(text)
   rates, override, opens_at, extra_units = {}, nil, 0, 0
-  parts.reached, parts.shut, parts.due = 0, 0, NEVER
+  parts.reached, parts.shut, parts.due, parts.done = 0, 0, NEVER, ''
   local at = 1
   while true do
     local line, behind = string.match(text, '^(%a[^\n]*)\n()', at)

@@ -55,6 +55,11 @@ local function new_entry()
   return entry, parts.in_part(entry)
 end
 
+-- The run that has ended before, as an owner.
+function parts.after()
+  return parts.done ~= '' and {parts.done, 0, 0, 0, 'running', '', 0}
+end
+
 local function renew_lease(lease)
   lease.expiry, lease.changed = math.max(lease.expiry, now + op.ttl), true
 end
@@ -62,6 +67,7 @@ end
 -- Grants the lease. With late acknowledgement the message stays behind the run until its end.
 local function enter(fence)
   local entry, lease = entries[op.id], holders[op.id]
+  if not op.joins then parts.done = '' end
   local is_only_copy = entry and entry.offers == PUBLISHED and (op.promoted or '') ~= '' and not op.redelivered
   local is_copied = may_be_in_line or entry or lease and lease.may_have_copies == '1'
   hold(fence, is_copied and not is_only_copy and '1' or '0', 'running', op.cost, op.part)
@@ -73,7 +79,7 @@ local function enter(fence)
     new_tombstone = BEGUN
   end
   if is_only_copy then new_tombstone = SENT end -- a repetition of the request that has sent it may still come
-  return 'granted', fence
+  return 'granted', fence, parts.after()
 end
 
 -- Whether this is the first delivery of a copy that an offer of this key has published.
@@ -103,9 +109,9 @@ local function take_over()
   local lease = holders[op.takes_over_id]
   if not lease or lease.phase ~= op.takes_over_phase or lease.phase == 'running' then return end
   drop(lease.id)
-  local granted, fence = enter(lease.fence)
+  local granted, fence, after = enter(lease.fence)
   advance()
-  return granted, fence
+  return granted, fence, after
 end
 
 -- The answer to a delivery that must not be parked; nil: park it.
@@ -152,7 +158,7 @@ function verbs.acquire()
   if lease and lease.phase ~= 'running' then return enter(lease.fence) end -- a queued lease belongs to its id
   if lease and lease.token == op.token then
     renew_lease(lease)
-    return 'granted', lease.fence
+    return 'granted', lease.fence, parts.after()
   end
   if not lease then
     local over, newer, by = end_of_wait(entry)
@@ -160,10 +166,9 @@ function verbs.acquire()
   end
   if is_stale() then return 'stale', 0 end
   if not lease then
-    local granted, fence = take_over()
-    if granted then return granted, fence end
-    granted, fence = grant_free_slot(entry)
-    if granted then return granted, fence end
+    local granted, fence, after = take_over()
+    if not granted then granted, fence, after = grant_free_slot(entry) end
+    if granted then return granted, fence, after end
   end
   if lease then lease.may_have_copies, lease.changed = '1', true end -- its end must end this copy, too
   if not entry then
@@ -190,7 +195,7 @@ function verbs.acquire()
     elseif state == WAITING and not parts.lets() then -- the first that waits for room of its part
       state = parts.SHUT
     end
-    entry.cost = op.cost
+    entry.cost, entry.joins = op.cost, op.joins
     put(entry, state, 0, 0)
     shorten_offers()
   end
@@ -202,16 +207,18 @@ function verbs.acquire_alone()
   advance()
   local own, inherited = holders[op.id], holders[op.inherits_id]
   if own and not belongs_to(own, op.token) then return 'held', 0, owners() end -- another delivery of this id runs
-  local is_refused = holder_count + waiting > 0 and not (op.repeated or op.inherits_id)
+  local is_held = holder_count > 0
+  for _, entry in ipairs(head()) do is_held = is_held or not entry.joins end
+  local is_refused = is_held and not (op.repeated or op.inherits_id)
   local known = not own and not is_refused and op.phase ~= 'running' and mark()
   if known and known ~= GIVEN_UP then return 'stale', 0 end
   local lease = own or not known and inherited and belongs_to(inherited, op.inherits_token) and inherited
-  if not lease and (holder_count + waiting > 0 or known) then
+  if not lease and (is_held or known) then
     if op.list and op.repeated then new_tombstone = GIVEN_UP end
     return 'held', 0, owners()
   end
   local fence = lease and lease.fence or next_number()
-  if lease then drop(lease.id) else limit = 1 end
+  if lease then drop(lease.id) else limit, parts.done = 1, '' end
   if lease and lease.id ~= op.id and is_at_broker(lease.id) then leave(lease.id) end -- it is no copy
   local cost, part = lease and lease.cost or 1, lease and lease.part or ''
   hold(fence, entries[op.id] and '1' or lease and lease.may_have_copies or '0', op.phase, cost, part)
@@ -292,6 +299,9 @@ function verbs.release()
   if lease and (not is_own or op.ending == 'if_no_copy' and may_come_again) then return 'done', 0 end
   if op.ending == 'done' and may_come_again then new_tombstone = op.token end
   if op.ending == 'done' or lease and op.ending == 'if_no_copy' then leave() end -- its kept message is no copy
+  for _, entry in ipairs(is_own and op.ending ~= 'open' and head() or {}) do
+    if entry.joins and not string.find(op.id, '\n', 1, true) then parts.done = op.id end
+  end
   if lease then end_run(op.id) end
   advance()
   return 'done', is_own and 1 or 0

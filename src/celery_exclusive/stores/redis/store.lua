@@ -66,7 +66,7 @@ local function store_entry(entry)
     redis.call('ZADD', base .. entry.state .. key, whole(entry.place or entry.seq), entry.id)
   end
   local flags = (entry.gives_up and GIVES_UP or 0) + (entry.replaceable and REPLACEABLE or 0)
-    + (entry.over and IS_OVER or 0) + (is_shut and parts.IS_SHUT or 0)
+    + (entry.over and IS_OVER or 0) + (is_shut and parts.IS_SHUT or 0) + (entry.joins and parts.JOINS or 0)
   local is_of_part = entry.part ~= '' or entry.place
   if not entry.left and (is_of_part or entry.offers + entry.offer_until + entry.deaths + flags + entry.cost > 1) then
     local text = string.format('%.0f %.0f %.0f', entry.offer_until, entry.offers, entry.seq)
@@ -84,6 +84,7 @@ end
 local function store()
   local had_parts = parts.reached > 0
   if waiting == 0 then parts.reached = 0 end
+  if waiting + holder_count == 0 then parts.done = '' end
   parts.decide()
   store_leases()
   for _, entry in ipairs(order) do

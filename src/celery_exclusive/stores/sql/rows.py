@@ -25,7 +25,7 @@ from celery_exclusive.stores.text import to_bytes, to_text
 
 _HOLDERS = ', "holders": '
 _STATES: Final = get_args(State)
-_GIVES_UP, _REPLACEABLE = 1, 2
+_GIVES_UP, _REPLACEABLE, _JOINS = 1, 2, 4
 """The flags of an entry."""
 _MOST_OFFERS = 10_000
 """Offers double in length each time, so nothing comes near: the next length would be a number without end."""
@@ -104,7 +104,13 @@ def entry(id: bytes, *row: Any) -> Entry:
         state = "shut"
     entry = Entry(to_text(id), seq, offer_until, offers, state, *fields)
     entry = replace(
-        entry, gives_up=gives_up, replaceable=replaceable, over=over, cost=cost, part=to_text(part)
+        entry,
+        gives_up=gives_up,
+        replaceable=replaceable,
+        joins=bool(flags & _JOINS),
+        over=over,
+        cost=cost,
+        part=to_text(part),
     )
     if entry.state == "waiting" and place != entry.seq:
         entry = replace(entry, place=place)
@@ -117,7 +123,7 @@ def entry(id: bytes, *row: Any) -> Entry:
 
 def fields_of(entry: Entry) -> tuple[bytes | int | str | None, ...]:
     """Return the fields of an entry that follow its id."""
-    flags = _GIVES_UP * entry.gives_up + _REPLACEABLE * entry.replaceable
+    flags = _GIVES_UP * entry.gives_up + _REPLACEABLE * entry.replaceable + _JOINS * entry.joins
     newer = None if entry.over is None else to_bytes(entry.over)
     place = entry.offer_until if entry.state == "aside" else entry.turn[0]
     state = shut_in(entry.part) if entry.state == "shut" else entry.state

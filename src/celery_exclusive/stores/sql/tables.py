@@ -42,7 +42,7 @@ TABLES = {
         place BIGINT NOT NULL,  -- orders them: offer_until aside, else seq, or its place between parts
         deaths INTEGER NOT NULL,  -- how many of its runs were recovered
         deadline BIGINT NOT NULL,  -- when its message expires while it waits; 2**53 - 1: never
-        flags INTEGER NOT NULL,  -- 1: it gives up at its deadline; 2: a newer message replaces it
+        flags INTEGER NOT NULL,  -- 1: it gives up at its deadline; 2: a newer message replaces it; 4: joins
         newer {id},  -- its wait is over, by its deadline (empty) or for this id
         cost BIGINT NOT NULL,  -- the units that its run will hold
         part {name} NOT NULL,
