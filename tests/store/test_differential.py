@@ -295,8 +295,13 @@ class Twin:
         return snapshots, pages, sorted(self.store.places()), self.parts()
 
     def parts(self) -> dict[str, list[Part]]:
+        """The parts with tasks that wait, or a time. What others hold may have ended by the clock alone."""
         store: Any = self.store
-        return {key: sorted(store.parts(key), key=lambda part: part.name) for key in LIMITS}
+        found = {key: sorted(store.parts(key), key=lambda part: part.name) for key in LIMITS}
+        return {
+            key: [replace(part, held=0) for part in parts if part.waiting or part.shut or part.due < NEVER]
+            for key, parts in found.items()
+        }
 
     def drop_ended_leases(self) -> None:
         """What a sweep drops of keys without a line, Redis drops by itself, in real time."""
