@@ -10,6 +10,7 @@ from celery import current_app
 from celery.backends.base import DisabledBackend
 
 from celery_exclusive.brokers import broker_urls, redelivers_at_once, scheme
+from celery_exclusive.core.claim import FINISHED
 from celery_exclusive.core.delivery import Claims
 from celery_exclusive.core.operations import Acquire, Enqueue, KeyOperation
 from celery_exclusive.core.records import NEVER, SECOND
@@ -169,16 +170,19 @@ class Services:
         """Whether a result is sent to the caller of its task alone."""
         return str(self.app.conf.result_backend or "").startswith("rpc")
 
-    def may_join(self, task: Any) -> bool:
-        """Whether duplicates of a task can wait in line for its end, and read its result then."""
+    def may_join(self, task: Any, option: UniqueOption | None) -> bool:
+        """Whether duplicates of a task can wait in line for its end, and read its result then.
+
+        `option`: of the call. Only until its task has finished a key waits for the result.
+        """
+        if option is None or option.held_until != FINISHED:
+            return False
         is_read = not (self.has_rpc_results or isinstance(self.app.backend, DisabledBackend))
         is_kept = is_read and not task.ignore_result and self.store.capabilities.line
-        return is_kept and not self._shares_key(task)
+        return is_kept and not self._shares_key(task, option.key)
 
-    def _shares_key(self, task: Any) -> bool:
+    def _shares_key(self, task: Any, key: object) -> bool:
         """Whether another task may hold the unique key of this one, and end with a result of its own."""
-        option = self.unique(task)
-        key = option.key if option else None
         others = (self.unique(other) for other in self.app.tasks.values() if other.name != task.name)
         return key is not None and any(other is not None and other.key == key for other in others)
 

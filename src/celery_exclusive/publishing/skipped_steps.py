@@ -5,7 +5,6 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from celery_exclusive import notices
-from celery_exclusive.core.claim import FINISHED
 from celery_exclusive.options.declared import Exclusive, Unique
 
 if TYPE_CHECKING:
@@ -25,11 +24,7 @@ def warn_of_skipped_step(message: Message) -> None:
     if name in warned or message.options.get("retries"):
         return
     unique = call.unique
-    joins = (
-        isinstance(unique, Unique)
-        and unique.held_until == FINISHED
-        and message.services.may_join(message.task)
-    )
+    joins = message.services.may_join(message.task, unique)
     options = (None if joins else unique, call.exclusive)
     kinds = (Unique, Exclusive)  # a debounced call always hands its skip result on
     option = next((it for it in options if isinstance(it, kinds) and it.hands_on_a_skip), None)

@@ -9,11 +9,9 @@ from typing import TYPE_CHECKING, Any
 from billiard.exceptions import WorkerLostError
 
 from celery_exclusive import notices
-from celery_exclusive.core.claim import FINISHED
-from celery_exclusive.options.declared import Unique
 
 if TYPE_CHECKING:
-    from celery_exclusive.options.option import Option
+    from celery_exclusive.options.declared import UniqueOption
     from celery_exclusive.services import Services
 
 _WAIT = 5
@@ -25,13 +23,11 @@ LOST: Ended = (None, None)
 
 
 def may_join(
-    services: Services, task: Any, request: Mapping[str, Any], option: Option | None, *, is_member: bool
+    services: Services, task: Any, request: Mapping[str, Any], option: UniqueOption | None, *, is_member: bool
 ) -> bool:
     """Whether a duplicate of this task waits for the one that holds its key, and reads the result then."""
-    if not isinstance(option, Unique) or option.held_until != FINISHED:
-        return False
-    joins = option.on_conflict == "share" or (is_member and option.hands_on_a_skip)
-    return joins and services.may_join(task) and not request.get("ignore_result")
+    joins = option is not None and (option.shares or (is_member and option.hands_on_a_skip))
+    return joins and services.may_join(task, option) and not request.get("ignore_result")
 
 
 def result_of(services: Services, task_id: str, *, waits: bool = True) -> Ended | None:
