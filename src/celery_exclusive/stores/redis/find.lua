@@ -12,15 +12,16 @@
 local short = 1000
 local task = ARGV[1] .. '/'
 
-local function has(command, name, ...)
+-- `mark`: how many bytes stand before each id.
+local function has(mark, command, name, ...)
   for _, id in ipairs(redis.pcall(command, name, ...)) do
-    if command == 'ZRANGE' and string.find(name, 's:', #KEYS[1] + 1, true) == #KEYS[1] + 1 then id = string.sub(id, 57) end
+    id = string.sub(id, mark + 1)
     if string.sub(id, 1, #task) == task and not string.find(id, '/', #task + 1, true) then return true end
   end
 end
 
 local function look(key, waits)
-  if has('HKEYS', KEYS[1] .. 'l:' .. key) then return 1 end
+  if has(0, 'HKEYS', KEYS[1] .. 'l:' .. key) then return 1 end
   local is_long = false
   if waits ~= '1' then return 0 end
   for _, kind in ipairs({'q:', 'a:', 's:'}) do
@@ -28,7 +29,7 @@ local function look(key, waits)
     local size = redis.pcall('ZCARD', name)
     if type(size) == 'number' and size > short then
       is_long = true
-    elseif size ~= 0 and has('ZRANGE', name, 0, -1) then
+    elseif size ~= 0 and has(kind == 's:' and 56 or 0, 'ZRANGE', name, 0, -1) then
       return 1
     end
   end
