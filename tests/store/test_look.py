@@ -77,7 +77,7 @@ def test_a_look_at_many_keys_reads_a_part_and_counts_lines_and_small_groups_exac
     for number in range(3):
         queue(store, f"u:small:{number}")
     wait(store, "x:large:one", 30)
-    seen = look(store, name_of)
+    seen = look(store, name_of, 60)
     assert store.reads == MOST
     assert seen.ratio == MOST / (MANY + 4)
     assert {line[:3] for line in seen.lines.values()} == {("x:large:one", 30, 0)}
@@ -90,7 +90,7 @@ def test_a_look_at_many_keys_reads_a_part_and_counts_lines_and_small_groups_exac
 def test_a_look_at_few_keys_reads_all(store: Counted):
     for number in range(300):
         queue(store, f"u:small:{number}")
-    seen = look(store, name_of)
+    seen = look(store, name_of, 60)
     assert (store.reads, seen.ratio, holders(seen, "small")) == (300, 1, 300)
     assert look(Counted(f"memory://{uuid4()}")).ratio == 1
 
@@ -108,7 +108,7 @@ def test_a_look_at_many_lines_reads_the_one_that_has_waited_longest(store: Count
     for number in range(3 * MOST):
         wait(store, f"x:large:{number}", 1)
     for looks in range(1, 6):
-        seen = look(store, name_of)
+        seen = look(store, name_of, 60)
         ages = {key: one.age for key, state in seen.states for one in state.line}
         assert max(ages.values()) >= TTL // 2 - SECOND
         assert store.reads == looks * MOST
@@ -128,7 +128,7 @@ def test_a_look_at_many_lines_of_a_redis_reads_the_worst(redis_server: RedisServ
             client.set(f"{base}l:{key}", "of another program")
         client.zadd(f"{base}due", dict.fromkeys(damaged, 1))
         store.reap()
-        seen = dict(look(store, name_of).states)
+        seen = dict(look(store, name_of, 60).states)
         assert damaged_keys(store) == sorted(damaged)
     store.close()
     assert "x:k:hangs" in seen

@@ -77,7 +77,7 @@ UNLIKE = {("hard limit", "chord")} if celery.VERSION < (5, 6) else set()
 """Before 5.6 Celery calls the errback of a chord twice for a plain member over its hard time limit."""
 SKIPPING = ("return", "retry", "retry by itself", "requeue", "replace", "killed, runs again")
 """What is also tried with twins that would skip."""
-TIME_TO_PARK = timedelta(seconds=8)
+TIME_TO_PARK = timedelta(seconds=20)
 """Within it a message comes to its place in line, and after it, it may have expired there."""
 AROUND = {"steady", "errback by id"}
 """What runs as a task of its own, at its own time."""
@@ -269,9 +269,11 @@ def monitor(lab: Lab) -> Iterator[dict[str, list[dict[str, Any]]]]:
         listening = Thread(target=lambda: receiver.capture(wakeup=False), daemon=True)
         listening.start()
         eventually(lambda: seen, "the first event")
-        yield seen
-        receiver.should_stop = True
-        listening.join(20)
+        try:
+            yield seen
+        finally:
+            receiver.should_stop = True
+            listening.join(20)
 
 
 def wait_for_rest(stage: Stage, lab: Lab, worker: Worker) -> None:
