@@ -25,6 +25,7 @@ html_theme = "furo"
 html_title = f"{project} {release}"
 html_copy_source = html_show_copyright = smartquotes = False
 myst_heading_anchors = 6
+exclude_patterns = ["verification.md", "evidence/**", "decisions/**"]  # read in the repository
 default_role = "code"  # of docstrings
 autodoc_inherit_docstrings = False
 python_maximum_signature_line_length = 100
