@@ -20,7 +20,8 @@ project = "celery-exclusive"
 pyproject = (DOCS.parent / "pyproject.toml").read_text()
 (release,) = re.findall(r'^version = "(.+)"$', pyproject, re.MULTILINE)  # the installed one may be older
 version = release
-extensions = ["myst_parser", "sphinx.ext.autodoc", "sphinx.ext.napoleon"]
+extensions = ["myst_parser", "sphinx.ext.autodoc", "sphinx.ext.napoleon", "sphinx_copybutton"]
+copybutton_prompt_text, copybutton_prompt_is_regexp = r"\$ |>>> |\.\.\. ", True  # a copied command has none
 html_theme = "furo"
 html_title = f"{project} {release}"
 html_copy_source = html_show_copyright = smartquotes = False
