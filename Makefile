@@ -117,10 +117,10 @@ lock: ## pin the newest versions of all dependencies in requirements/
 	@$(PYTHON) scripts/bootstrap dev
 	@UV='$(BIN)/uv' scripts/lock
 
-bench: ## measure docs/project/speed.md, beside other packages: [ROWS='noop pair']
+bench: ## measure docs/project/speed.md and docs/evidence/speed-figures.md, beside other packages: [ROWS='noop pair']
 	@$(PYTHON) scripts/bootstrap dev peers
 	@$(RUN)python -m bench $(ROWS)
 
-compare: ## run other systems for docs/project/comparison.md, an hour: [ARGS='once ours --row child']
+compare: ## run other systems for docs/evidence/comparison-figures.md, an hour: [ARGS='once ours --row child']
 	@$(PYTHON) scripts/bootstrap dev postgres
 	@$(RUN)python -m bench.compare $(ARGS)

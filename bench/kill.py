@@ -21,7 +21,7 @@ HOUR = 3600.0
 
 
 def run() -> list[Row]:
-    what = f"a killed worker's late-ack task begins again, in times of its ttl ({TTL} s); plain: an hour"
+    what = f"a killed worker's late-ack task begins again (its ttl of {TTL} s = 1; plain Celery: an hour)"
     rounds = [seconds_until_it_begins_again() / TTL for _ in range(size.scaled(ROUNDS))]
     figures = {"plain Celery": Figure.of([HOUR / TTL]), LATE: Figure.of(rounds)}
     return [Row("kill", what, "times", 1 + 1 / TTL, figures, ours=LATE)]

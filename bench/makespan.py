@@ -21,7 +21,7 @@ from tests.servers import RedisServer
 TASKS, KEYS, SLOTS, SECONDS, ROUNDS = 2_000, 200, 8, 0.02, 3
 ARRIVED = f"{OURS}, as they arrive"
 AS_THEY_ARRIVE = 'the same with `order="arrived"`'
-MAKESPAN, BLOCKED = "makespan, of the least", "share of the slots that waited"
+MAKESPAN, BLOCKED = "total time (least possible = 1)", "share of the slots that waited"
 DISORDER = "starts before an earlier call of the same key"
 NAMES = [OURS, ARRIVED, *peers.LOCKS]
 FLOOR = "a bare lock in each body, and the longest key never waits for a slot"

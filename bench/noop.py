@@ -37,11 +37,13 @@ def run() -> list[Row]:
     late = {name: walls[name] for name in OF_LATE}
     return [
         Row(
-            "noop", "no-op task with `exclusive=`, prefork, of a bare", "share", 0.92, shares(early, "bare"),
+            "noop", "no-op task with `exclusive=`, prefork (plain task = 1)", "share", 0.92,
+            shares(early, "bare"),
             floor=BARE_LOCK, missing=absent, notes=_notes(runs, list(early)),
         ),
         Row(
-            "noop-late", "the same with late acknowledgement and `recover`", "share", 0.86,
+            "noop-late", "no-op task with `exclusive=`, late acknowledgement and `recover` (plain task = 1)",
+            "share", 0.86,
             shares(late, "bare, late"), floor=OUR_CLIENT_LATE, ours=LATE, notes=_notes(runs, OF_LATE),
         ),
     ]  # fmt: skip

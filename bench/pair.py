@@ -25,8 +25,8 @@ def run() -> list[Row]:
     with one_processor():
         in_file = file.measure()
     return [
-        _row("pair", "acquire and release in Redis, of a bare socket's", 2.6, in_redis),
-        _row("pair-sqlite", "acquire and release in a SQLite file, of a bare upsert and delete", 2, in_file),
+        _row("pair", "acquire and release in Redis (bare socket = 1)", 2.6, in_redis),
+        _row("pair-sqlite", "acquire and release in a SQLite file (bare upsert and delete = 1)", 2, in_file),
     ]
 
 

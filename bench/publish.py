@@ -26,17 +26,33 @@ def run() -> list[Row]:
         one = _measure(broker, broker, ["bare", FLOOR, UNIQUE, KEPT, OURS, BUSY, *peers.UNIQUE])
         apart = _measure(broker, other, ["bare", FLOOR_APART, UNIQUE, *peers.UNIQUE])
     return [
-        _row("publish", "`delay()` with `unique=`, of a bare one; one Redis", 0.95, one, UNIQUE, FLOOR),
-        _row("publish-apart", "the same, locks in another Redis", 0.80, apart, UNIQUE, FLOOR_APART),
+        _row(
+            "publish", "`delay()` with `unique=`, one Redis (plain `delay()` = 1)", 0.95, one, UNIQUE, FLOOR
+        ),
+        _row(
+            "publish-apart",
+            "`delay()` with `unique=`, locks in another Redis (plain `delay()` = 1)",
+            0.80,
+            apart,
+            UNIQUE,
+            FLOOR_APART,
+        ),
         _row(
             "publish-exclusive",
-            "`delay()` with `exclusive=`, of a bare one",
+            "`delay()` with `exclusive=` (plain `delay()` = 1)",
             0.95,
             one,
             OURS,
             KEPT,
         ),
-        _row("publish-busy", "the same, all for one busy key: only the first is sent", 0.95, one, BUSY, KEPT),
+        _row(
+            "publish-busy",
+            "`delay()` with `exclusive=`, one busy key, so only the first is sent (plain `delay()` = 1)",
+            0.95,
+            one,
+            BUSY,
+            KEPT,
+        ),
     ]
 
 

@@ -22,9 +22,14 @@ UNIQUE = f"{OURS}, unique"
 def run() -> list[Row]:
     with one_processor(), RedisServer() as broker, RedisServer() as other:
         return [
-            _row("refuse", "duplicates refused by one producer, of raw SET NX; one Redis", broker, broker),
-            _row("refuse-apart", "the same, locks in another Redis", broker, other),
-            _bursts("refuse-bursts", f"{BURST} calls on {KEYS} keys, of SET NX and `delay()`", broker),
+            _row("refuse", "duplicates refused by one producer, one Redis (raw SET NX = 1)", broker, broker),
+            _row(
+                "refuse-apart",
+                "duplicates refused by one producer, locks in another Redis (raw SET NX = 1)",
+                broker,
+                other,
+            ),
+            _bursts("refuse-bursts", f"{BURST} calls on {KEYS} keys (SET NX and `delay()` = 1)", broker),
         ]
 
 

@@ -1,4 +1,4 @@
-"""The measured figures: for a terminal, in the tables of speed.md, and as JSON beside the page."""
+"""The measured figures: for a terminal, in the tables of speed.md and of docs/evidence, and as JSON."""
 
 from __future__ import annotations
 
@@ -21,6 +21,9 @@ PAGES = Path(__file__).parents[1] / "docs/project"
 PACKAGES = ("celery", "kombu", "redis", "python-redis-lock", *peers.UNIQUE)
 CORES = {1: "one core", 2: "two cores"}
 HEAD = "| what | floor | the best other | ours | goal |\n|---|---|---|---|---|\n"
+SHORT_HEAD = "| what | celery-exclusive | the best other package |\n|---|---|---|\n"
+SHORT = ("publish", "publish-exclusive", "refuse", "noop", "mixed", "mixed-order", "pair", "beside", "kill")
+"""The rows that speed.md has. The page of figures in docs/evidence has all."""
 
 
 class Report:
@@ -52,20 +55,27 @@ class Report:
         kept = {"machine": machine, "versions": versions(), "rows": rows}
         self._file.write_text(json.dumps(kept, indent=1) + "\n")
         (self._folder / "speed.svg").write_text(svg(self.rows))
-        if (page := self._folder / "speed.md").exists():
-            page.write_text(with_tables(page.read_text(), kept, self.rows))
+        for page in pages(self._folder):
+            if page.exists():
+                page.write_text(with_tables(page.read_text(), kept, self.rows))
+
+
+def pages(folder: Path = PAGES) -> tuple[Path, Path]:
+    """Return the page of the site and the page of all figures."""
+    return folder / "speed.md", folder.parent / "evidence/speed-figures.md"
 
 
 def with_tables(page: str, kept: dict[str, Any], rows: list[Row]) -> str:
-    """Return the text of speed.md with the tables of these rows, and what they were measured on."""
+    """Return the text of a page with the tables of these rows, and what they were measured on."""
     under = ", ".join([kept["machine"], *(f"{name} {number}" for name, number in kept["versions"].items())])
     page = replaced(page, "table", f"{markdown(rows)}\n({under}.)\n")
+    page = replaced(page, "short", short(rows))
     return replaced(page, "carries", carries.tables(rows))
 
 
 def lines(row: Row) -> Iterable[str]:
     """Return what a terminal shows of a row."""
-    yield f"{row.what}{'' if row.goal is None else f': goal {shown(row.goal, row)}'}"
+    yield f"{row.what}{'' if row.goal is None else f': goal {row.shown(row.goal)}'}"
     for name, figure in row.figures.items():
         yield f"  {name:<48} {with_spread(figure, row):>24}"
     for name, reason in row.missing.items():
@@ -82,6 +92,17 @@ def markdown(rows: list[Row]) -> str:
     return f"{HEAD}{table}\n" + "".join(f"* {reason}\n" for reason in sorted(reasons))
 
 
+def short(rows: list[Row]) -> str:
+    """Return the table of the rows that say most, with numbers as people say them."""
+    lines = []
+    for row in rows:
+        if row.name in SHORT and row.ours in row.figures:
+            best = next(iter(row.others.items()), None)
+            other = f"{row.told(best[1].median)}, {best[0]}" if best else "-"
+            lines.append(f"| {row.what} | {row.told(row.figures[row.ours].median)} | {other} |\n")
+    return SHORT_HEAD + "".join(lines)
+
+
 def _cells(row: Row) -> tuple[str, str, str, str, str]:
     best = next(iter(row.others.items()), None)
     floor = with_spread(row.figures[row.floor], row) if row.floor in row.figures else ""
@@ -92,20 +113,14 @@ def _cells(row: Row) -> tuple[str, str, str, str, str]:
         f"**{with_spread(row.figures[row.ours], row)}**"
         if row.ours in row.figures
         else row.missing[row.ours],
-        shown(row.goal or 0, row),
+        row.shown(row.goal or 0),
     )
 
 
 def with_spread(figure: Figure, row: Row) -> str:
     if figure.low == figure.high:
-        return shown(figure.median, row)
-    return f"{shown(figure.median, row)} ({shown(figure.low, row)} to {shown(figure.high, row)})"
-
-
-def shown(number: float, row: Row) -> str:
-    if row.unit == "percent":
-        return f"{number:.0%}"
-    return f"{number:.2f}" if row.unit in ("share", "times") and number < 100 else f"{number:,.0f}"
+        return row.shown(figure.median)
+    return f"{row.shown(figure.median)} ({row.shown(figure.low)} to {row.shown(figure.high)})"
 
 
 @cache

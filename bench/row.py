@@ -44,6 +44,18 @@ class Row:
         best = sorted(names, key=lambda name: self.figures[name].median, reverse=self.unit == "share")
         return {name: self.figures[name] for name in best}
 
+    def shown(self, number: float) -> str:
+        """Return a number of this row as the table of figures has it."""
+        if self.unit == "percent":
+            return f"{number:.0%}"
+        return f"{number:.2f}" if self.unit in ("share", "times") and number < 100 else f"{number:,.0f}"
+
+    def told(self, number: float) -> str:
+        """Return a number of this row as people say it."""
+        if self.unit == "share":
+            return f"{number:.0%} of the speed"
+        return f"{self.shown(number)} times as long" if self.unit == "times" else self.shown(number)
+
     def as_json(self) -> dict[str, Any]:
         return asdict(self) | {"figures": {name: list(figure) for name, figure in self.figures.items()}}
 

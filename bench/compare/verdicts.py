@@ -1,4 +1,4 @@
-"""The verdicts so far: as JSON beside the scripts, and as tables in docs/project/comparison.md."""
+"""The verdicts so far: as JSON beside the scripts, and as tables in docs/evidence/comparison-figures.md."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from bench.compare.system import FAMILY, HERE, NAMES, RATED, System, load
 from bench.report import replaced
 
 FILE = HERE / "verdicts.json"
-PAGE = HERE.parents[1] / "docs/project/comparison.md"
+PAGE = HERE.parents[1] / "docs/evidence/comparison-figures.md"
 NOT_RUN = "not run"
 TABLES = {"celery": FAMILY, "queues": ("ours", *(name for name in NAMES if name not in FAMILY))}
 """The tables of the page, by their marks."""

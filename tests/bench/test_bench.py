@@ -13,8 +13,9 @@ from xml.etree import ElementTree as ET
 import pytest
 
 from bench.__main__ import ROWS
+from bench.chart import svg
 from bench.makespan import ARRIVED, disorder, least
-from bench.report import PAGES, Report, markdown, with_tables
+from bench.report import PAGES, Report, markdown, pages, short, with_tables
 from bench.row import OURS, Figure, Row, shares, times
 from bench.steps import Steps
 from bench.tally import Spell, Tally
@@ -169,6 +170,27 @@ def test_the_steps_of_a_task_are_traced_in_each_process() -> None:
     figure="three parts of four are measured in `make test-all`",
     command="make bench",
 )
-def test_the_page_states_what_was_measured() -> None:
-    kept, page = json.loads((PAGES / "speed.json").read_text()), (PAGES / "speed.md").read_text()
-    assert with_tables(page, kept, Report(PAGES, ROWS).rows) == page
+@pytest.mark.parametrize("page", pages(), ids=lambda page: page.stem)
+def test_the_page_states_what_was_measured(page: Path) -> None:
+    kept, text = json.loads((PAGES / "speed.json").read_text()), page.read_text()
+    assert with_tables(text, kept, Report(PAGES, ROWS).rows) == text
+
+
+@pytest.mark.proves("speed page")
+def test_the_chart_is_drawn_from_what_was_measured() -> None:
+    assert (PAGES / "speed.svg").read_text() == svg(Report(PAGES, ROWS).rows)
+
+
+@pytest.mark.proves("speed page")
+def test_short_table_and_chart_have_whole_labels_and_numbers_that_people_read() -> None:
+    late = Row(
+        "kill",
+        "a `late` task " + "again " * 12,
+        "times",
+        1.3,
+        {OURS: Figure(1.16, 1, 2), "plain": Figure(1200, 1, 2)},
+    )
+    assert f"| {late.what} | 1.16 times as long | 1,200 times as long, plain |" in short([late])
+    chart = svg([late])
+    assert late.what.replace("`", "") in chart
+    assert ">1,200 times as long<" in chart
