@@ -57,7 +57,7 @@ def collect(self: Task, results: Any) -> Any:
     return results
 
 
-# Periodic ones: the two options of docs/how-to/beat.md
+# Periodic ones: the two options of docs/how-to/periodic.md
 
 
 @task(exclusive=Exclusive(on_conflict="skip"))

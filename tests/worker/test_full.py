@@ -203,7 +203,7 @@ def test_a_line_that_goes_up_and_down_around_a_mark_is_warned_of_once_a_minute(
     assert len(long_lines._warned) == 1
 
 
-# The options of docs/how-to/beat.md for a periodic task that takes longer than its period
+# The options of docs/how-to/periodic.md for a periodic task that takes longer than its period
 
 
 @pytest.mark.promise(

@@ -1,4 +1,4 @@
-"""Two beats with one schedule: `period=` of half of it keeps one of each two calls (two-beats.md)."""
+"""Two beats with one schedule: `period=` of half of it keeps one of each two calls (how-to/periodic.md)."""
 
 from __future__ import annotations
 
