@@ -25,7 +25,7 @@ workers, with `order="arrived"`.
 
 With `order="published"` the caller puts the call into the line, so no worker logs that it is parked. With
 "latest" a newer call follows. With `Debounce` the task `<id>` waits in its window. Calls with the task id
-`<id>` have [a page](../how-to/task-id.md).
+`<id>` have [a section](../how-to/status.md#give-a-task-an-id-of-your-own).
 
 A step of a canvas hands no skip result on: it waits for `<id>` and has its result, or fails, unless
 `skip_result=` says what the next step gets: [Choose](../how-to/choose.md#in-a-chain-or-a-chord).
