@@ -1,4 +1,4 @@
-"""Write what the page `explanation/browser` loads: its script, its style, and Python with the core.
+"""Write what the page `explanation/line` loads: its script, its style, and Python with the core.
 
 A browser loads no module and fetches no file for a page that it has opened as a file. So Pyodide, its
 WebAssembly, the standard library and our modules become one classic script.

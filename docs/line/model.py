@@ -1,6 +1,6 @@
 """A broker, workers and a store around the real core, with a clock that the reader moves.
 
-The page `explanation/browser` runs this module in the browser. Everything about the lock is decided by
+The page `explanation/line` runs this module in the browser. Everything about the lock is decided by
 `celery_exclusive.core`. The broker delivers the message of a dead worker again at once, as RabbitMQ does, and
 workers acknowledge late. All messages that leave the line go through the broker.
 """

@@ -438,7 +438,7 @@ def test_alert_rules_and_dashboard_use_exported_metrics():
 )
 def test_manifests_of_the_docs_work(tmp_path: Path):
     found: dict[str, Any] = {}
-    for page in ("kubernetes", "prometheus"):
+    for page in ("kubernetes", "monitor"):
         text = (ROOT / f"docs/how-to/{page}.md").read_text()
         blocks = re.findall(r"^(?: {4}.+\n)+", text, re.MULTILINE)
         for block in (it for it in blocks if re.match(r" {4}\w+:\s", it)):

@@ -107,14 +107,14 @@ def test_calls_of_a_key_never_overlap_in_random_plays_with_kills() -> None:
 @pytest.mark.xdist_group("site")
 @pytest.mark.skipif(not Path(sys.prefix, "pyodide").exists(), reason="no Pyodide here: `make docs` gets it")
 @pytest.mark.promise(
-    "[The line in the browser](explanation/browser.md) runs the library's core in Python, from a file and "
+    "[The line in the browser](explanation/line.md) runs the library's core in Python, from a file and "
     "without a network: a call that waits takes no slot, the call after a killed worker gets the lock with "
     "a higher fence, a paused worker finds its lease lost, and a store without its data has lost the line",
     broke="a script that fetches what Pyodide asks for",
     figure="Chromium 150 without a window; Pyodide 0.29, pinned by its hash",
 )
 def test_the_line_runs_in_a_browser_that_has_opened_its_page_as_a_file(site: Path, browser: Browser) -> None:
-    browser.open(f"file://{site}/explanation/browser.html")
+    browser.open(f"file://{site}/explanation/line.html")
     assert browser.text("#line .clock") == "0 s"  # Python has started
     browser.run("document.querySelector('#line input').value = 4")
     expected = {

@@ -1,4 +1,4 @@
-"""The page below a path of other applications, as docs/how-to/page.md shows it."""
+"""The page below a path of other applications, as docs/how-to/monitor.md shows it."""
 
 from __future__ import annotations
 
