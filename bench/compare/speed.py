@@ -59,6 +59,8 @@ class Figures:
     again: float | None = None
 
     def __str__(self) -> str:
+        if not self.ran:
+            return f"none of {self.called:,} had run when the load ended, after 90 s"
         of = "" if self.ran == self.called else f" of {self.called:,}"
         said = [f"{self.ran:,}{of} in {self.makespan:.1f} s"]
         if self.dropped:

@@ -165,7 +165,7 @@ def test_llms_txt_has_a_title_a_summary_and_lists_of_links() -> None:
 def test_llms_txt_names_each_page_of_a_user() -> None:
     contents = re.findall(r"^(?:tutorial|how-to|explanation|reference)/\S+$", INDEX.read_text(), re.MULTILINE)
     named = re.findall(r"\]\(docs/(\S+)\.md\)", (ROOT / "llms.txt").read_text())
-    assert {*contents} - {*named} == {"tutorial/demo"}, "which is a README of its own"
+    assert {*contents} <= {*named}
 
 
 @pytest.mark.promise(

@@ -1,4 +1,4 @@
-"""What a test needs of Celery; what older ones need to be tested. versions.md says what differs."""
+"""What a test needs of Celery; what older ones need to be tested. support.md says what differs."""
 
 from __future__ import annotations
 

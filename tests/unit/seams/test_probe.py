@@ -19,7 +19,7 @@ from celery_exclusive.seams.seam import PARTS, Seam
 from celery_exclusive.seams.table import SEAMS
 from tests.renaming import attribute, remove, renamed
 
-PAGE = Path(__file__).parents[3] / "docs/project/versions.md"
+PAGE = Path(__file__).parents[3] / "docs/evidence/private-names.md"
 PROMISES = [seam for seam in SEAMS if not seam.parts]
 FASTER = [seam for seam in SEAMS if seam.parts]
 
@@ -29,7 +29,7 @@ def named(seam: Seam) -> str:
 
 
 def listed() -> str:
-    """The names as versions.md lists them: a row per purpose."""
+    """The names as private-names.md lists them: a row per purpose."""
     rows: dict[str, list[str]] = {}
     for seam in SEAMS:
         purpose = "; ".join(f"faster: {PARTS[part]}" for part in seam.parts) or seam.needed_to
@@ -37,7 +37,7 @@ def listed() -> str:
     return "".join(f"| {purpose} | {', '.join(names)} |\n" for purpose, names in rows.items())
 
 
-def test_page_of_versions_lists_each_name_and_what_needs_it() -> None:
+def test_page_of_private_names_lists_each_name_and_what_needs_it() -> None:
     assert f"|---|---|\n{listed()}\n" in PAGE.read_text(), listed()
 
 
