@@ -1,4 +1,4 @@
-"""The cost of a lock in each store: `make bench ROWS=stores` writes the figures of choose-store.md."""
+"""The cost of a lock in each store: `make bench ROWS=stores` writes the figures of store-costs.md."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from tests.memcached import MemcachedServer
 from tests.postgres import PostgresServer
 from tests.servers import RedisServer, wait_until
 
-PAGE = Path(__file__).parents[1] / "docs/how-to/choose-store.md"
+PAGE = Path(__file__).parents[1] / "docs/evidence/store-costs.md"
 CONFIRMED = "?replicas=1"
 HEAD = "| store | acquire + release | times the floor | 1,000 leases renewed |\n|---|---|---|---|\n"
 

@@ -16,7 +16,7 @@ from celery_exclusive.errors import OptionError, docs_page
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Kind:
-    """The behaviour of a kind of broker. docs/reference/brokers.md has the same table for users.
+    """The behaviour of a kind of broker. docs/how-to/brokers.md has the same table for users.
 
     * `proven_since`: the oldest Celery with which tests with real workers prove the promises of the library.
     * `visibility_timeout`: kombu's default, in seconds, after which the broker redelivers the message of a
@@ -147,7 +147,7 @@ def refuse_unproven(conf: Mapping[str, Any]) -> None:
         proven = ", ".join(f"{name}://" for name, kind in _KINDS.items() if kind.is_proven)
         raise OptionError(
             f"{found}. Use one of {proven}; or try it and set exclusive_unproven_broker = True: see "
-            f"{docs_page('reference/brokers')}"
+            f"{docs_page('how-to/brokers')}"
         )
 
 

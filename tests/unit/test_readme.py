@@ -202,12 +202,12 @@ def test_endpoints():
 
 
 @pytest.mark.promise(
-    "The app factory of the page about [Flask](how-to/flask.md) publishes, looks and locks (by hand "
+    "The app factory of the page about [Flask](how-to/fastapi.md#flask) publishes, looks and locks (by hand "
     "with Flask 3.1 and a prefork worker, whose bodies have the app context)",
     broke="the lock left out of a view",
 )
 def test_the_views_of_the_flask_page_publish_look_and_lock(run: Callable[..., None]) -> None:
-    run(block_of("flask.md", "Flask") + VIEWS)
+    run(block_of("fastapi.md", "Flask") + VIEWS)
 
 
 VIEWS = """

@@ -1,4 +1,4 @@
-"""Each broker with each store: docs/reference/brokers.md.
+"""Each broker with each store: docs/how-to/brokers.md.
 
 `make test` tries each broker with one store and each store with one broker, `make test-all` all pairs.
 """

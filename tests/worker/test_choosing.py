@@ -297,7 +297,7 @@ def test_a_store_without_a_line_is_refused_for_tasks_that_wait(monkeypatch: pyte
 
 @pytest.mark.promise(
     "A worker refuses a broker with which nothing was proven, each kind that "
-    "[Brokers](reference/brokers.md) names, "
+    "[Brokers](how-to/brokers.md) names, "
     "until a setting accepts it, and then warns; one that Celery would not reach; one that is only read "
     "from, or only written to; SQS and PGMQ with a Celery before 5.7",
     name="unproven brokers",

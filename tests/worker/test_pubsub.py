@@ -1,4 +1,4 @@
-"""Why Google Pub/Sub is no proven broker: what kombu 5.7 does with it. docs/reference/brokers.md names each.
+"""Why Google Pub/Sub is no proven broker: what kombu 5.7 does with it. docs/how-to/brokers.md names each.
 
 A test that fails with a newer kombu is good news: look whether its reason still stands.
 """

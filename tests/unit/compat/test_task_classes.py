@@ -416,7 +416,7 @@ def test_a_lock_id_names_a_call_whatever_its_form(declare: Callable[..., Any]) -
 
 @pytest.mark.promise(
     "`generate_lock_id` gets the arguments in the form of the call, as in the recipe: the example of "
-    "[the page](how-to/migrate.md#uniquecelerytask), and one that reads `kwargs`",
+    "[the page](evidence/recipes.md#uniquecelerytask), and one that reads `kwargs`",
     name="lock ids",
     broke="by place, with defaults: TypeError, KeyError",
 )

@@ -21,7 +21,7 @@ from celery_exclusive.stores.base import open_store
 from celery_exclusive.stores.choose import choose
 from celery_exclusive.stores.redis import address, sentinel
 
-STORES = Path(__file__).parents[3] / "docs/reference/stores.md"
+STORES = Path(__file__).parents[3] / "docs/evidence/which-store.md"
 DJANGO_REDIS = "django.core.cache.backends.redis.RedisCache"
 LOCAL_MEMORY = "django.core.cache.backends.locmem.LocMemCache"
 
@@ -88,7 +88,7 @@ def use_django(
 
 
 @pytest.mark.promise(
-    "Every line of the table in [stores.md](reference/stores.md) is so; a missing driver names its extra",
+    "Every line of [which-store.md](evidence/which-store.md) is so; a missing driver names its extra",
     name="which store",
     broke="Django not looked at",
 )
