@@ -107,7 +107,7 @@ crashes: ## end a process at each request of a task's life: [STACK=redis-late] [
 	@CRASHES_STACK='$(STACK)' CRASHES_SCENARIO='$(SCENARIO)' CRASHES_POINT='$(POINT)' \
 		$(RUN)pytest -n $(if $(POINT),0 -s,12) -m large tests/worker/crashes/test_crashes.py::test_all_points
 
-timetable: ## measure the table in docs/reference/endings.md
+timetable: ## measure the table in docs/evidence/endings-figures.md
 	@$(PYTHON) scripts/bootstrap dev
 	@rm -rf .timetable && mkdir .timetable
 	@TIMETABLE='$(CURDIR)/.timetable' $(RUN)pytest -n 2 --dist loadgroup $$(grep -rl '\.note(' tests/worker --include='test_*.py')

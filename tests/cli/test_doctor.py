@@ -435,7 +435,7 @@ def test_for_a_day_a_store_that_has_lost_its_data_is_a_warning(desk: Desk):
         ((level, finding, fix),) = findings(desk.run("doctor", "--json", "--strict").stdout)["data"]
         assert level == expected
     assert finding.startswith(f"{WORKER} noticed 1h01m ago that the store had lost its data: tasks that")
-    assert fix == f"publish them again; see {docs_page('reference/outages')}"
+    assert fix == f"publish them again; see {docs_page('reference/endings')}"
 
 
 @pytest.mark.proves("locks doctor")

@@ -21,7 +21,7 @@ pytestmark = [
     pytest.mark.xdist_group("redis-clock"),  # one server for all of them
     pytest.mark.promise(
         "The clock of a Redis is set an hour back or forward (libfaketime): no overlap but what the table "
-        "of [outages.md](reference/outages.md#failures-of-a-redis-one-by-one) says, fences grow, "
+        "of [endings.md](reference/endings.md#failures-of-a-redis-one-by-one) says, fences grow, "
         "a line goes on at once",
         broke=(
             "red before: a sweep ended the run of a living worker whose message is kept, once its lease "

@@ -24,7 +24,7 @@ from tests.store.verbs import KNOWN, NEW
 pytestmark = pytest.mark.promise(
     "A Redis that is cut off in one direction or both, slow, held back or stopped, and connections that "
     "are killed before and after each verb is done, or in the middle of renewals and of a sweep: the table "
-    "of [outages.md](reference/outages.md#failures-of-a-redis-one-by-one)",
+    "of [endings.md](reference/endings.md#failures-of-a-redis-one-by-one)",
     name="Redis drills",
     broke=(
         'red before: a forced release whose reply was lost was "nothing released". A call that is not '

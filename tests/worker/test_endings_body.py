@@ -131,8 +131,8 @@ def note(stage: Stage, lab: Lab, ending: Ending, one: str, other: str) -> None:
     name="prompt release",
     broke="a parent that does not release; the pid is not waited for; terminated frees at once",
     figure=(
-        "[endings.md](reference/endings.md) has the times; a slow machine must not turn a test red, so "
-        "none sets a limit of 1 s"
+        "[endings-figures.md](evidence/endings-figures.md) has the times; a slow machine must not turn a "
+        "test red, so none sets a limit of 1 s"
     ),
 )
 @pytest.mark.promise(

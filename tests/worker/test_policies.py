@@ -19,16 +19,16 @@ TABLE = Path(__file__).parents[2] / "docs/reference/conflicts.md"
 DEADLINE = 90
 HEAD = """# Conflicts
 
-The task `<id>` holds the key, and this table shows what becomes of a second call: alone, as a step of a
-chain, and as a member of a chord. `tests/worker/test_policies.py` writes it from the behaviour of real
-workers, with `order="arrived"`.
+The task `<id>` holds the key. What happens to a second call: alone, as a step of a chain, and as a member of
+a chord? Real workers wrote this table (`tests/worker/test_policies.py`).
 
-With `order="published"` the caller puts the call into the line, so no worker logs that it is parked. With
-"latest" a newer call follows. With `Debounce` the task `<id>` waits in its window. Calls with the task id
-`<id>` have [a section](../how-to/status.md#give-a-task-an-id-of-your-own).
-
-A step of a canvas hands no skip result on: it waits for `<id>` and has its result, or fails, unless
-`skip_result=` says what the next step gets: [Choose](../how-to/choose.md#in-a-chain-or-a-chord).
+* **"latest"**: a third, newer call follows. **`Debounce`**: the task `<id>` waits in its window.
+* **The table is for `order="arrived"`.** With "published" the caller puts the call into the line, so no
+  worker logs that it was parked.
+* **A call with the id `<id>`** is [a case of its own](../how-to/status.md#give-a-task-an-id-of-your-own).
+* **A step of a canvas hands no skip result on**, since its next step could not use it. It waits for `<id>`
+  and has its result, or it fails. If your next step expects a skip, say so with `skip_result=`:
+  [Choose](../how-to/choose.md#in-a-chain-or-a-chord).
 
 | policy | the caller gets | the worker logs | the result | the next step gets | the chord's body gets |
 |---|---|---|---|---|---|

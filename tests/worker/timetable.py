@@ -1,4 +1,4 @@
-"""The time table of docs/reference/endings.md: after which event, how long until the key is usable.
+"""The time table of docs/evidence/endings-figures.md: after which event, how long until the key is usable.
 
 TIMETABLE=folder pytest tests/worker          # the tests note what they see
 python -m tests.worker.timetable folder       # and this writes it into the page
@@ -12,7 +12,7 @@ import sys
 from collections import defaultdict
 from pathlib import Path
 
-PAGE = Path(__file__).parents[2] / "docs/reference/endings.md"
+PAGE = Path(__file__).parents[2] / "docs/evidence/endings-figures.md"
 BEGIN, END = "<!-- written by `make timetable` -->\n", "<!-- to here -->\n"
 COLUMNS = ["prefork, Redis", "prefork, RabbitMQ", "threads", "gevent", "solo"]
 BROKERS = {"redis": "Redis", "rabbitmq": "RabbitMQ"}

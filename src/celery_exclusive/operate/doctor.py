@@ -226,7 +226,7 @@ def _data(services: Services) -> Iterator[Check]:
     if worker and (ago := time.time() - worker.lost) < FORGOTTEN_AFTER / SECOND:
         text = f"{worker} noticed {duration(max(ago, 0))} ago that the store had lost its data"
         text += ": tasks that waited are lost"
-        yield Check("data", "warning", text, f"publish them again; see {docs_page('reference/outages')}")
+        yield Check("data", "warning", text, f"publish them again; see {docs_page('reference/endings')}")
     else:
         yield Check("data", "ok", "no worker has noticed in the last day that the store lost its data")
 

@@ -186,7 +186,7 @@ class Fate(NamedTuple):
     `is_given_up`: a worker has announced that it was revoked or has failed, while another one may still
     have a delivery of it. `has_no_key`: it was sent without its key, or could not keep it, or has lost it to
     a task that was admitted before. `has_handed_over`: its retry or replacement has its key, and until
-    that begins nothing holds its copies back, as docs/project/known-limits.md says.
+    that begins nothing holds its copies back, as docs/evidence/rare-cases.md says.
     `keeps_lock`: its run has left it the lock, and it has not begun.
     `is_sent`: its publisher has sent it. `is_unsent`: its publisher was told that it is not sent, and will
     not be. `is_over`: a worker has ended it without its body, since its wait in line was over.
