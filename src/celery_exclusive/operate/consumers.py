@@ -127,7 +127,7 @@ class Consumers:
                 seen = f"in the first {_LINES:,} lines {seen}"
             text = f"no worker consumes queue {printable(queue)}, and {seen}"
             text += f", as for {escaped(its[0].key)}"
-            fix = f"start a worker with -Q {printable(queue)}, or see {docs_page('how-to/drop')}"
+            fix = f"start a worker with -Q {printable(queue)}, or see {docs_page('how-to/operate')}"
             yield Check("lines", "warning", text, fix)
         if not lost:
             lines = f"the first {_LINES:,}" if len(keys) == _LINES else f"{len(states)}"
