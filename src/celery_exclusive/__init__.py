@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from celery_exclusive.leases.lease import Lease
     from celery_exclusive.local.lock import lock
     from celery_exclusive.options.declared import Debounce, Exclusive, Unique
-    from celery_exclusive.task import LockHolder, LockState, WaitingTask
+    from celery_exclusive.task import LockHolder, LockState, Restart, WaitingTask
     from celery_exclusive.typing import Task, shared_task
 
 __all__ = [
@@ -37,6 +37,7 @@ __all__ = [
     "LockState",
     "NoLease",
     "OptionError",
+    "Restart",
     "StoreRefused",
     "StoreUnavailable",
     "Task",
@@ -53,6 +54,7 @@ _MODULES = {
     "Lease": "leases.lease",
     "LockHolder": "task",
     "LockState": "task",
+    "Restart": "task",
     "Task": "installer",
     "Unique": "options.declared",
     "WaitingTask": "task",
