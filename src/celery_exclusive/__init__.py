@@ -16,6 +16,7 @@ if TYPE_CHECKING:
         OptionError,
         StoreRefused,
         StoreUnavailable,
+        Superseded,
     )
     from celery_exclusive.installer import install
     from celery_exclusive.leases.lease import Lease
@@ -40,6 +41,7 @@ __all__ = [
     "Restart",
     "StoreRefused",
     "StoreUnavailable",
+    "Superseded",
     "Task",
     "Unique",
     "WaitingTask",

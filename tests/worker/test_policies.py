@@ -24,8 +24,8 @@ chain, and as a member of a chord. `tests/worker/test_policies.py` writes it fro
 workers, with `order="arrived"`.
 
 With `order="published"` the caller puts the call into the line, so no worker logs that it is parked. With
-"latest" a newer call follows. With `Debounce` the task `<id>` waits in its window. Calls with the task id
-`<id>` have [a page](../how-to/task-id.md).
+"latest" and "supersede" a newer call follows, and the running task does not look. With `Debounce` the task
+`<id>` waits in its window. Calls with the task id `<id>` have [a page](../how-to/task-id.md).
 
 A step of a canvas hands no skip result on: it waits for `<id>` and has its result, or fails, unless
 `skip_result=` says what the next step gets: [Choose](../how-to/choose.md#in-a-chain-or-a-chord).
@@ -55,8 +55,9 @@ class Case:
             self.called = f"the AsyncResult of `<id>`, `outcome` `{self.result.outcome}`"
         self.chain = chain(self.task.si(policy), following.s()).apply_async()
         self.chord = chord([self.task.si(policy), following.si(1)])(following.s())
-        self.ends_later = "give_up" in policy or "latest" in policy
-        if "latest" in policy:
+        is_replaced = "latest" in policy or "supersede" in policy
+        self.ends_later = "give_up" in policy or is_replaced
+        if is_replaced:
             for id in (self.result.id, self.chain.parent.id, self.chord.parent.results[0].id):
                 worker.wait_for_log(f"[{id}] parked")
             self.task.delay(policy)
