@@ -16,12 +16,13 @@ if TYPE_CHECKING:
         OptionError,
         StoreRefused,
         StoreUnavailable,
+        Superseded,
     )
     from celery_exclusive.installer import install
     from celery_exclusive.leases.lease import Lease
     from celery_exclusive.local.lock import lock
     from celery_exclusive.options.declared import Debounce, Exclusive, Unique
-    from celery_exclusive.task import LockHolder, LockState, WaitingTask
+    from celery_exclusive.task import LockHolder, LockState, Restart, WaitingTask
     from celery_exclusive.typing import Task, shared_task
 
 __all__ = [
@@ -37,8 +38,10 @@ __all__ = [
     "LockState",
     "NoLease",
     "OptionError",
+    "Restart",
     "StoreRefused",
     "StoreUnavailable",
+    "Superseded",
     "Task",
     "Unique",
     "WaitingTask",
@@ -53,6 +56,7 @@ _MODULES = {
     "Lease": "leases.lease",
     "LockHolder": "task",
     "LockState": "task",
+    "Restart": "task",
     "Task": "installer",
     "Unique": "options.declared",
     "WaitingTask": "task",

@@ -32,6 +32,7 @@ __all__ = [
     "StoreError",
     "StoreRefused",
     "StoreUnavailable",
+    "Superseded",
     "UnreadableKey",
 ]
 
@@ -107,6 +108,13 @@ class DuplicateTask(Conflict):
 
 class LeaseLost(ExclusiveError):
     """The lease ended while the body ran, and the key may have another holder: stop, write nothing more."""
+
+
+class Superseded(LeaseLost):
+    """A newer call waits for this run to end (`on_conflict="supersede"`): stop, and let it end the body.
+
+    The task then ends as skipped. Its lease lasts until then, so the body may clean up first.
+    """
 
 
 class NoLease(ExclusiveError, AttributeError):

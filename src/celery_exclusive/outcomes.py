@@ -107,6 +107,8 @@ def ended_without_body(
         duplicate(subject, outcome.existing_id, fails=fails)
     elif outcome.reason == "replaced":
         replaced(subject, outcome.existing_id)
+    elif outcome.reason == "superseded":
+        superseded(subject, outcome.existing_id, fails=fails)
     elif outcome.reason == "given_up":
         waited = give_up_after if wait_s is None else wait_s
         given_up(subject, give_up_after, by, others, waited, fails=fails)
@@ -148,6 +150,13 @@ def replaced(subject: Subject, newer: str) -> None:
     extra = _tell(subject, "replaced", "replaced", holder_id=newer)
     text = "%s skipped: the newer task %s has taken its place in the line of lock %s"
     logger.info(text, subject, newer, subject.lock, extra=extra)
+
+
+def superseded(subject: Subject, newer: str, *, fails: bool) -> None:
+    extra = _tell(subject, "superseded", "superseded", holder_id=newer or None)
+    if not fails:
+        text = "%s skipped: the newer task %s has superseded it at lock %s"
+        logger.info(text, subject, newer or "of unknown id", subject.lock, extra=extra)
 
 
 def duplicate(subject: Subject, existing_id: str, *, fails: bool) -> None:

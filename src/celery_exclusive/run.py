@@ -8,14 +8,15 @@ from dataclasses import dataclass, field
 from os import getpid
 from threading import get_ident
 
+from celery.exceptions import SoftTimeLimitExceeded
 from celery.utils.functional import noop
 
 from celery_exclusive import notices
 from celery_exclusive.core.admission import Admission
 from celery_exclusive.core.claim import FINISHED, Claim, UniqueUntil
 from celery_exclusive.core.operations import Owner
-from celery_exclusive.errors import FULL, DuplicateTask, LockHeld
-from celery_exclusive.leases.lease import Lease
+from celery_exclusive.errors import FULL, DuplicateTask, LockHeld, Superseded
+from celery_exclusive.leases.lease import Lease, superseded
 from celery_exclusive.options.declared import Exclusive, Unique, UniqueOption
 from celery_exclusive.options.option import Option
 from celery_exclusive.signals import LockOutcome, send
@@ -52,6 +53,8 @@ class Run:
     * `hand_over_lock`: with `keep_on_retry`, hands the lease of its lock over to the retry with this claim
       id, which holds it for this time in microseconds while it is queued. It returns whether the retry may
       hold the lease. `has_retried`: that retry was published.
+    * `end_superseded`: ends a run that a newer call has superseded: sets `skipped` or `failure`, or returns
+      False if none has. `is_interrupted`: the worker has interrupted its body.
     * `pending_outcomes`: the outcomes that receivers get when the body begins, or at the end of the run.
     """
 
@@ -68,6 +71,8 @@ class Run:
     end: Budget = field(default_factory=Budget)
     hand_over_lock: Callable[[str, int], bool] | None = None
     has_retried: bool = False
+    end_superseded: Callable[[], bool] | None = None
+    is_interrupted: bool = False
     pending_outcomes: tuple[LockOutcome, ...] = ()
     _pid: int = field(default_factory=getpid, repr=False, compare=False)
     _thread: int = field(default_factory=get_ident, repr=False, compare=False)
@@ -76,6 +81,12 @@ class Run:
     def is_here(self) -> bool:
         """Whether this thread executes the run, and not a fork, or a thread with a copy of its context."""
         return (self._pid, self._thread) == (getpid(), get_ident())
+
+    def is_superseded_by(self, error: BaseException) -> bool:
+        """Whether the body has ended with this error since a newer call has superseded it."""
+        is_interruption = self.is_interrupted and isinstance(error, SoftTimeLimitExceeded)
+        is_told = is_interruption or isinstance(error, Superseded)
+        return is_told and self.end_superseded is not None and self.end_superseded()
 
     def note(self, outcome: LockOutcome) -> None:
         self.pending_outcomes += (outcome,)
@@ -97,6 +108,8 @@ class Run:
             self.skipped = (option.skipped(outcome.key, outcome.existing_id),)
         elif outcome.reason == "duplicate":
             self.failure = duplicate_error(task, outcome)
+        elif outcome.reason == "superseded":
+            self.failure = superseded(outcome.key, outcome.existing_id)
         else:
             assert exclusive  # noqa: S101 - no other lock conflicts
             text = _refusal(task, exclusive, outcome)

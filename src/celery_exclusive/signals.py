@@ -68,6 +68,7 @@ Kind = Literal[
     "full",
     "given_up",
     "replaced",
+    "superseded",
     "lost",
     "recovered",
     "unprotected",
@@ -84,7 +85,9 @@ KINDS: Final[dict[Kind, str]] = {
     "full": "the line was full (`max_waiting`): the task is skipped or fails (`on_full`)",
     "given_up": "the task has waited for `give_up_after`, or too many workers died while they ran it "
     "(`exclusive_max_deaths`)",
-    "replaced": 'a newer task has taken the place of the task in the line (`on_conflict="latest"`)',
+    "replaced": "a newer task has taken the place of the task in the line",
+    "superseded": "a newer task has superseded the task, whose body has stopped, or whose retry does not run "
+    '(`on_conflict="supersede"`)',
     "lost": "the lease ended before the body: another owner may have held the key at the same time",
     "recovered": "the task runs again, since the lease of its dead run has expired",
     "unprotected": "the store did not answer: the body runs, or the call is published, without a lease "
@@ -104,8 +107,8 @@ class LockOutcome:
         task_id: the id of the task; of a `lock()` "lock:host:pid". None: a call that was not published.
         lock_key: the key, as `locks ls` lists it.
         reason: one of `celery_exclusive.reasons.REASONS`.
-        holder_id: the task id of the first owner of the key, or "lock:host:pid"; with "replaced" the newer
-            task.
+        holder_id: the task id of the first owner of the key, or "lock:host:pid"; with "replaced" and
+            "superseded" the newer task.
         place: the place in the line, from 1.
         held_s: the seconds for which `holder_id` has held the key.
         wait_s: the seconds since the task first found the key held. The time in a line is not known.

@@ -1,9 +1,10 @@
-"""The attributes of a task with options: `self.lease`, `task.lock_state()`, `task.release_lock()`."""
+"""The attributes of a task with options: its lease, and what asks about, releases and restarts its keys."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, fields
+from importlib import import_module
 from inspect import signature
 from itertools import chain
 from typing import TYPE_CHECKING, Any
@@ -17,6 +18,8 @@ from celery_exclusive.run import current_run
 from celery_exclusive.stores.base import Snapshot, whole_line
 
 if TYPE_CHECKING:
+    from celery.result import AsyncResult
+
     from celery_exclusive.core.operations import Owner, Waiting
     from celery_exclusive.core.records import OwnerPhase
     from celery_exclusive.leases.lease import Lease
@@ -202,6 +205,31 @@ class LockState:
         return f"LockState({', '.join(f'{name}={getattr(self, name)!r}' for name in names)})"
 
 
+@dataclass(frozen=True, slots=True)
+class Restart:
+    """The result of `task.restart()`. As a string it is one line for people.
+
+    * `result`: the handle of the new call, or, with `outcome` "skipped", of a call that another process has
+      published meanwhile. None: nothing was published.
+    * `revoked`: the ids of the tasks that have ended, or that no worker begins. `not_ended`: of those that
+      were revoked, too, and had a key still when `wait` was over; `problem` says why, as far as it is known.
+    """
+
+    result: AsyncResult[Any] | None
+    revoked: tuple[str, ...] = ()
+    not_ended: tuple[str, ...] = ()
+    problem: str = ""
+
+    def __str__(self) -> str:
+        done = f"{self.result.id} was published" if self.result else "nothing was published"
+        if self.result and getattr(self.result, "outcome", "") == "skipped":
+            done = f"nothing was published, since {self.result.id} was called meanwhile"
+        told = [done, f"revoked: {', '.join(self.revoked) or 'none'}"]
+        if self.not_ended:
+            told.append(f"not ended: {', '.join(self.not_ended)} ({self.problem})")
+        return "; ".join(told)
+
+
 class TaskMixin:
     """The attributes of a task with options, besides Celery's."""
 
@@ -327,6 +355,56 @@ class TaskMixin:
         released = [release(services, key, force=force, reason=reason) for key in keys]
         return tuple(holder for each in released for holder in _holders(each.former))
 
+    def restart(
+        self,
+        *args: Any,
+        wait: float | None = None,
+        headers: Mapping[str, Any] | None = None,
+        **kwargs: Any,
+    ) -> Restart:
+        """Revoke the calls that have the key of this call, and publish it in their place.
+
+        With `unique=` until "finished" these are the task that holds the unique key, and the duplicates that
+        wait for its end. Otherwise they are the one that holds the lock, those in its line, and the one that
+        is queued with `until="started"`. Tasks in line end as REVOKED at once, a queued one when a worker
+        receives it, and a body that runs is terminated, as by `revoke(terminate=True)`. The new one never
+        runs beside it: if it has not ended in time, the new call waits in line; with its unique key, or with
+        on_conflict="skip" or "raise", it is not published. Threads, solo workers, and gevent before Celery
+        5.5 cannot terminate a body: there the restart can only ask, and says so.
+
+        Example:
+            print(send_digest.restart(7))
+
+        Parameters:
+            args, kwargs: the arguments of the call; a parameter that is called `wait` only by position.
+            wait: the seconds for which bodies may end. Default None: 10.
+            headers: as for `lock_state`; the new call gets them, too.
+
+        Raises:
+            OptionError: no key shows which run is meant (`period`, `Debounce`, or "started" alone), or other
+                calls may have it at the same time (`key=`, `limit=`, `per=`), or the arguments cannot be one.
+            ExclusiveError: this very code runs in a task that would be revoked. Nothing was changed.
+            TypeError: they do not fit, or `wait` is given and the task has a parameter of that name.
+            StoreUnavailable: the store does not answer; of a new call that may have been sent it has the
+                `task_id`, as for `delay()`.
+            Exception: broker or result backend do not answer. As with a silent store, old calls may have
+                ended, and the new one is not published: `restart()` again does the rest.
+            DuplicateTask: another call was published meanwhile, and `on_conflict="raise"`.
+
+        Calls in a queue without a unique key are not known, and stay. Workers forget revocations when they
+        restart. If all have before one receives a queued task, it runs, and the new call may end as its
+        duplicate. Under `task_always_eager` this is a plain call.
+        """
+        if wait is not None and "wait" in signature(self.run).parameters:
+            raise TypeError(
+                f"task {self.name} has a parameter wait: give it by position. Its restart takes no wait="
+            )
+        keys = keys_of_call(self, "restart", args, kwargs, headers)
+        kwargs, headers = call_with_headers(self, kwargs, headers)
+        restarting = import_module("celery_exclusive.operate.restarting")  # above: it knows how tasks end
+        done: Restart = restarting.restart(self, keys, (args, kwargs, headers), 10 if wait is None else wait)
+        return done
+
 
 class _Absent:
     """An attribute that a task without options does not have. Its error names the fix."""
@@ -345,7 +423,7 @@ class _Absent:
 
 def explain_absence(cls: type) -> None:
     """Let the class of a task without options raise an error with the fix for our attributes."""
-    for name in ("lease", "lock_state", "release_lock"):
+    for name in ("lease", "lock_state", "release_lock", "restart"):
         if not hasattr(cls, name):
             setattr(cls, name, _Absent(name))
 
@@ -365,8 +443,7 @@ def keys_of_call(
             "have one key"
         )
     in_key = services.key_headers
-    if not any(needs_headers(option, task.run, in_key) for option in options):
-        kwargs, headers = kwargs if headers is None else {**kwargs, "headers": headers}, {}
+    kwargs, headers = call_with_headers(task, kwargs, headers)
     if headers is None:
         name = in_key[0] if in_key else "..."
         raise OptionError(
@@ -377,6 +454,17 @@ def keys_of_call(
         return [key_of(task.name, task.run, option, args, kwargs, headers, in_key) for option in options]
     except TypeError as error:
         raise TypeError(f"task {task.name}: {verb}() takes the arguments of a call: {error}") from error
+
+
+def call_with_headers(
+    task: Any, kwargs: dict[str, Any], headers: Mapping[str, Any] | None
+) -> tuple[dict[str, Any], Mapping[str, Any] | None]:
+    """Return the arguments of a call, and its headers: those that its keys do not need are an argument."""
+    services: Services = task.app._celery_exclusive
+    options = [option for option in (services.exclusive(task), services.unique(task)) if option]
+    if any(needs_headers(option, task.run, services.key_headers) for option in options):
+        return kwargs, headers
+    return kwargs if headers is None else {**kwargs, "headers": headers}, {}
 
 
 def _holders(owners: Iterable[Owner]) -> tuple[LockHolder, ...]:

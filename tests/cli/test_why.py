@@ -533,15 +533,21 @@ def test_a_task_that_has_ended_is_told_from_the_result_backend(desk: Desk, name:
 
 
 @pytest.mark.proves("locks why")
-def test_a_task_that_was_skipped_for_a_newer_one_names_that(desk: Desk) -> None:
-    @desk.app.task(name="newest", shared=False, exclusive=Exclusive(on_conflict="latest"))
+@pytest.mark.parametrize(
+    ("on_conflict", "expected", "said"),
+    [("latest", "replaced", "has taken its place"), ("supersede", "superseded", "has superseded it")],
+)
+def test_a_task_that_was_skipped_for_a_newer_one_names_that(
+    desk: Desk, on_conflict: Any, expected: str, said: str
+) -> None:
+    @desk.app.task(name="newest", shared=False, exclusive=Exclusive(on_conflict=on_conflict))
     def newest() -> None: ...
 
     skipped = {"skipped": {"key": newest.lock_state().key, "existing_id": "newer"}}
     desk.app.backend.store_result("older", skipped, "SUCCESS")
     reason, sentence = why(desk, "older")
-    assert reason == "replaced"
-    assert "the newer task newer has taken its place at x:newest" in sentence
+    assert reason == expected
+    assert f"the newer task newer {said} at x:newest" in sentence
 
 
 @pytest.mark.proves("locks why")

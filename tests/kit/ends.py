@@ -35,6 +35,7 @@ class EndPromises(Subject):
         answer = key.follow(wake).answer
         assert isinstance(answer, Over)
         assert (answer.newer, [owner.id for owner in answer.by]) == ("c", ["a"])
+        assert [waiting.is_replaceable for waiting in key.inspect().line] == [True]
         assert woken(key.release("a")) == ["c"]
 
     def test_a_message_that_joined_the_line_on_other_terms_is_not_replaced(self) -> None:
@@ -43,7 +44,7 @@ class EndPromises(Subject):
         key.hold("a")
         key.park("b")
         assert not key.park("c", replaces=True).wake
-        assert key.inspect().waiting == 2
+        assert [waiting.is_replaceable for waiting in key.inspect().line] == [False, True]
 
     def test_the_copy_that_ends_a_wait_gets_the_same_answer_again_and_other_copies_are_stale(self) -> None:
         key = self.key()

@@ -170,6 +170,7 @@ def states() -> None:
     assert_type(state.is_running, bool)
     rebuild.lock_state(17, headers={"_schema_name": "blue"})
     import_feed.release_lock("url", force=True, reason="web3 is dead")
+    assert_type(import_feed.restart("url", wait=5).not_ended, tuple[str, ...])
     assert_type(locks.why("an id").sentence, str)
     assert_type([key.waiting for key in locks.keys(app=app)], list[int])
     if not locks.cancel("an id", reason="the tenant has gone"):

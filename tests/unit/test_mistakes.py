@@ -234,7 +234,7 @@ def test_a_wrapper_is_not_warned_of_where_no_parameter_matters(app: Celery, opti
 
 
 @pytest.mark.proves("mistakes")
-@pytest.mark.parametrize("verb", ["lock_state", "release_lock"])
+@pytest.mark.parametrize("verb", ["lock_state", "release_lock", "restart"])
 @pytest.mark.parametrize("arguments", [(("https://a",),), (("https://a",), {"options": 1}), ((),)], ids=str)
 def test_arguments_that_are_written_as_for_apply_async_are_refused(
     app: Celery, verb: str, arguments: tuple[Any, ...]
@@ -274,7 +274,7 @@ def test_an_option_without_parentheses_is_no_decorator_either(kind: Any) -> None
 
 @pytest.mark.proves("mistakes")
 @pytest.mark.parametrize("base", [Task, celery_exclusive.Task], ids=["of Celery", "ours"])
-@pytest.mark.parametrize("name", ["lock_state", "release_lock"])
+@pytest.mark.parametrize("name", ["lock_state", "release_lock", "restart"])
 def test_a_task_without_options_says_why_it_has_no_lock(app: Celery, name: str, base: Any) -> None:
     task = declare(app, base=base)
     with pytest.raises(OptionError, match=r"task feeds\.load has neither exclusive= nor unique="):
@@ -282,7 +282,7 @@ def test_a_task_without_options_says_why_it_has_no_lock(app: Celery, name: str, 
 
 
 @pytest.mark.proves("mistakes")
-@pytest.mark.parametrize("name", ["lease", "lock_state", "release_lock"])
+@pytest.mark.parametrize("name", ["lease", "lock_state", "release_lock", "restart"])
 def test_a_task_without_options_has_no_more_attributes_than_celery_gives_it(app: Celery, name: str) -> None:
     task = declare(app)
     assert not hasattr(task, name)

@@ -22,7 +22,8 @@ HEAD = """# Conflicts
 The task `<id>` holds the key. What happens to a second call: alone, as a step of a chain, and as a member of
 a chord? Real workers wrote this table (`tests/worker/test_policies.py`).
 
-* **"latest"**: a third, newer call follows. **`Debounce`**: the task `<id>` waits in its window.
+* **"latest", "supersede"**: a third, newer call follows, and the running task does not look. **`Debounce`**:
+  the task `<id>` waits in its window.
 * **The table is for `order="arrived"`.** With "published" the caller puts the call into the line, so no
   worker logs that it was parked.
 * **A call with the id `<id>`** is [a case of its own](../how-to/status.md#give-a-task-an-id-of-your-own).
@@ -55,8 +56,9 @@ class Case:
             self.called = f"the AsyncResult of `<id>`, `outcome` `{self.result.outcome}`"
         self.chain = chain(self.task.si(policy), following.s()).apply_async()
         self.chord = chord([self.task.si(policy), following.si(1)])(following.s())
-        self.ends_later = "give_up" in policy or "latest" in policy
-        if "latest" in policy:
+        is_replaced = "latest" in policy or "supersede" in policy
+        self.ends_later = "give_up" in policy or is_replaced
+        if is_replaced:
             for id in (self.result.id, self.chain.parent.id, self.chord.parent.results[0].id):
                 worker.wait_for_log(f"[{id}] parked")
             self.task.delay(policy)

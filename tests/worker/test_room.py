@@ -83,12 +83,14 @@ def test_a_paused_key_starts_nothing_until_it_is_resumed(lab: Lab) -> None:
     lab.journal.wait_for("start", tag="before")
     key = lab.task("quick").lock_state("k").key
     assert "vendor is down" in paused(lab, key)
-    sent = [lab.send("quick", "k", tag=tag) for tag in ("first", "second")]
+    first = lab.send("quick", "k", tag="first")
+    lab.wait_for_line(1, "quick", "k")
+    lab.send("quick", "k", tag="second")
     lab.wait_for_line(2, "quick", "k")
     lab.open("before")
     lab.journal.wait_for("end", tag="before")
     eventually(lambda: not lab.task("quick").lock_state("k").is_running, "a key without a run")
-    why = command(lab, "locks", "why", sent[0].id)
+    why = command(lab, "locks", "why", first.id)
     assert "WAITING: place 1 of 2" in why.stdout
     assert "paused by" in why.stdout
     assert "vendor is down" in why.stdout

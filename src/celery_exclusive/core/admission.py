@@ -61,7 +61,7 @@ class Admission:
     again later. drop: another copy of the message runs, or has run.
 
     * `key`: the key that decided. `by` and `others`: its owners, as in `Parked`. `existing_id`: the task of
-      the first owner, or the newer task by which this one was replaced.
+      the first owner, or the newer task by which this one was replaced or superseded.
     * `reason`: the reason of a skip or failure.
     * `fence`, `unique_fence`: the fences of the lock and of the unique key, as far as they were granted.
     * `position`: the place of a waiting task in line. `waiting`: the number of tasks in a full line.
@@ -72,7 +72,7 @@ class Admission:
     key: str = ""
     by: tuple[Owner, ...] = ()
     existing_id: str = ""
-    reason: Literal["held", "full", "duplicate", "replaced", "given_up"] = "held"
+    reason: Literal["held", "full", "duplicate", "replaced", "superseded", "given_up"] = "held"
     fence: int = 0
     unique_fence: int = 0
     position: int = 0
@@ -104,7 +104,9 @@ class Admission:
 
 
 _UUID = re.compile("[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}")
-IN_LINE = ("wait", "latest")
+REPLACING = ("latest", "supersede")
+"""The values of `on_conflict` with which a newer task takes the place of the waiting one."""
+IN_LINE = ("wait", *REPLACING)
 """The values of `on_conflict` with which a task waits in line."""
 ON_CONFLICT: dict[str, Literal["skip", "fail", "reschedule"]] = {
     **dict.fromkeys(IN_LINE, "reschedule"),  # if it cannot be parked
@@ -242,6 +244,8 @@ def _acquire_lock(delivery: Delivery, claim: Claim, policy: Policy) -> Plan[Admi
     Most locks are free, so the first request comes without the message. A second request sends it when the
     lock is held.
     """
+    if delivery.superseded_by:
+        return Admission("skip", claim.key, existing_id=delivery.superseded_by, reason="superseded")
     acquire = delivery.acquire(claim, at_once=True)
     queued_id = publish_claim_id(delivery.id) if delivery.keeps_lock else ""
     if queued_id not in ("", delivery.id):
@@ -255,7 +259,7 @@ def _acquire_lock(delivery: Delivery, claim: Claim, policy: Policy) -> Plan[Admi
         is_new = not (has_to_wait or delivery.was_admitted)
         acquire = replace(delivery.park(acquire), max_waiting=policy.max_waiting if is_new else None)
         if not delivery.may_have_begun:
-            replaces = policy.on_conflict == "latest"
+            replaces = policy.on_conflict in REPLACING
             acquire = replace(acquire, gives_up_in=policy.gives_up_in, replaces=replaces)
         answer = yield Ask(claim.key, acquire, park=True)
     return _outcome(answer, claim.key, policy, has_to_wait=has_to_wait)

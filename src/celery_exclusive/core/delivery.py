@@ -14,6 +14,7 @@ class Claims:
 
     `acks_late`: the worker acknowledges the message at its end; the broker redelivers it without that.
     `last_chance`: the claim to the key `LAST_CHANCE`, if the task is given up when its worker dies once more.
+    `grace`: the seconds after which a worker interrupts the body, once a newer call has superseded it.
     """
 
     id: str
@@ -22,6 +23,7 @@ class Claims:
     unique: UniqueClaim | None = None
     acks_late: bool = False
     last_chance: Claim | None = None
+    grace: float | None = None
 
     @property
     def leases(self) -> tuple[Claim, ...]:
@@ -49,6 +51,7 @@ class Delivery(Claims):
     * `follows`: the id of the run that has handed its unique key over to this message, its retry or
       replacement.
     * `keeps_lock`: its run may have left the lease of the lock to this message, its retry.
+    * `superseded_by`: the newer task that has superseded the run of which this is the retry.
     * `is_awaited`: other tasks wait for its end; it is a member of a canvas.
     * `expires_in`: the time after which the message expires if it waits in line.
     * `deaths`: the number of its runs whose workers died, and that were recovered.
@@ -70,6 +73,7 @@ class Delivery(Claims):
     published_by: str | None = None
     follows: str | None = None
     keeps_lock: bool = False
+    superseded_by: str | None = None
     is_awaited: bool = False
     expires_in: int | None = None
     deaths: int = 0

@@ -63,6 +63,7 @@ def waiting(entry: Entry, now: int) -> Waiting:
         part=entry.part,
         cost=entry.cost,
         is_shut=entry.state == "shut",
+        is_replaceable=entry.replaceable,
     )
 
 

@@ -387,6 +387,7 @@ class Waiting:
       its deadline (""), or for the newer message with this id. A worker ends its task then.
     * `part`: the part of the key's tasks that it belongs to. `cost`: the units that its run will need.
     * `is_shut`: it waits for room of its part, and is not in line yet.
+    * `is_replaceable`: a newer call takes its place, see `Acquire.replaces`.
     """
 
     id: str
@@ -402,6 +403,7 @@ class Waiting:
     part: str = ""
     cost: int = 1
     is_shut: bool = False
+    is_replaceable: bool = False
 
 
 @dataclass(frozen=True, slots=True)

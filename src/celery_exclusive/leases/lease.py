@@ -4,16 +4,18 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from celery_exclusive.core.claim import Claim
 from celery_exclusive.core.operations import Applied, Charge, Hold
 from celery_exclusive.core.records import SECOND
-from celery_exclusive.errors import LeaseLost, OptionError, StoreError, keeps_no_room, shown
+from celery_exclusive.errors import LeaseLost, OptionError, StoreError, Superseded, keeps_no_room, shown
 from celery_exclusive.leases.keeper import Known, locked_out, renew, restore
 from celery_exclusive.options.amounts import A_COUNT, is_count, is_duration, seconds_from
 from celery_exclusive.options.amounts import seconds as in_seconds
+from celery_exclusive.system.deadline import deadline
 from celery_exclusive.system.off_loop import off_loop
 
 if TYPE_CHECKING:
@@ -23,6 +25,8 @@ if TYPE_CHECKING:
 
 _LONGEST_HOLD = 86_400
 """The most seconds for which a run holds its key back: a wrong number must not stop it for good."""
+_LOOK = 1
+"""Seconds between two looks for a newer call, and for which such a look waits for the store."""
 
 
 @dataclass(slots=True, eq=False)
@@ -51,6 +55,9 @@ class Lease:
     _store: Store = field(repr=False)
     _certain_until: float = field(repr=False)
     _known: Callable[[], Known | None] = field(repr=False)
+    _may_be_superseded: bool = field(repr=False, default=False)
+    _newer: str | None = field(init=False, repr=False, default=None)
+    _looked_at: float = field(init=False, repr=False, default=-_LOOK)
     _since: float = field(init=False, repr=False, default_factory=time.monotonic)
     is_over: bool = field(init=False, repr=False, default=False)
 
@@ -62,17 +69,45 @@ class Lease:
     def __post_init__(self) -> None:
         self.key, self.ttl = self._claim.key, self._claim.ttl / SECOND
 
+    @property
+    def superseded(self) -> bool:
+        """Whether a newer call waits for the end of this run, with `on_conflict="supersede"`.
+
+            if self.lease.superseded:
+                return save_draft(doc)
+
+        It asks the store at most once a second, and is False while that does not answer. Once True it stays
+        True. With another `on_conflict` it is False, and asks nothing.
+        """
+        return (self._newer or self.newer_call()) is not None
+
+    def newer_call(self, every: float = _LOOK) -> str | None:
+        """Return the newest call that has superseded this run. The store is asked if its last look is old."""
+        now = time.monotonic()
+        if self._may_be_superseded and not self.is_over and now - self._looked_at >= every:
+            self._looked_at = now
+            with suppress(StoreError), deadline(_LOOK):
+                self._newer = self._store.inspect(self.key).newer_than(self._claim.id) or self._newer
+        return self._newer
+
     def check(self) -> None:
         """Renew the lease, and raise if it is lost; cheap enough to call between pieces of work.
 
         If the store has lost its data, the lease is restored.
 
         Raises:
+            Superseded: a newer call waits for the end of this run, with `on_conflict="supersede"`.
             LeaseLost: the lease has expired, for instance after a pause of this process that was longer than
                 `ttl`, and the key may have another owner; or it was lost with the store's data, and the key
                 has another owner; or the store has not answered for `ttl`; or the lease was released, since
                 its body has ended.
         """
+        self._confirm()
+        if self.superseded:
+            raise superseded(self.key, str(self._newer))
+
+    def _confirm(self) -> None:
+        """Renew the lease, or raise LeaseLost."""
         if self.is_over:
             raise LeaseLost(
                 f"the lease on {self.key} (fence {self.fence}) is over: it was lost before, or released when "
@@ -203,3 +238,8 @@ class Lease:
         if was_read_before_grant and may_have_expired:
             return False
         return self._store.epoch() != known.epoch
+
+
+def superseded(key: str, newer: str) -> Superseded:
+    """Return the error of a run that this newer task has superseded."""
+    return Superseded(f"the newer task {newer} waits for lock {key}, and supersedes this run: stop this work")

@@ -49,6 +49,7 @@ class Header:
     * `follows`: the publish id, with its queue, of the run whose unique lease this retry or replacement
       inherits.
     * `keeps_lock`: the message is the retry of a run that leaves it the lease of its lock.
+    * `superseded_by`: the newer task that has superseded the run of which this is the retry.
     * `store`: the epoch of the store that the publisher uses. None: the publisher does not know it.
     * `redelivered`: the broker had delivered the message before it was parked.
     * `deaths`: the number of its runs whose workers died, and that the store has recovered. `deaths_before`:
@@ -75,6 +76,7 @@ class Header:
     published_by: str | None = None
     follows: str | None = None
     keeps_lock: bool = False
+    superseded_by: str | None = None
     store: str | None = None
     redelivered: bool = False
     deaths: int = 0
@@ -204,7 +206,9 @@ def _is_text(value: object) -> bool:
 
 
 _LISTS = (list, tuple)
-_TEXTS = "id exclusive duplicate_of promoted offered published_by follows store rejections ran_on"
+_TEXTS = (
+    "id exclusive duplicate_of promoted offered published_by follows superseded_by store rejections ran_on"
+)
 _CHECKS: dict[str, Callable[[object], bool]] = {
     **dict.fromkeys(_TEXTS.split(), _is_text),
     "unique": lambda it: (

@@ -206,6 +206,8 @@ def of_result(task_id: str, result: TaskResult) -> Answer:
             verb = f"{escaped(result.key)} was held, or closed by its rate, a pause or a hold"
         if result.reason == "replaced":
             verb = f"the newer task {holder} has taken its place at {escaped(result.key)}"
+        if result.reason == "superseded":
+            verb = f"the newer task {holder} has superseded it at {escaped(result.key)}"
         text = f"{word}{at}: {printable(result.error) or verb}"
         return Answer(
             result.reason, text, command("locks", "why", result.key), task_id=task_id, result=result

@@ -54,9 +54,8 @@ class Consumers:
         Raises:
             NotImplementedError: the transport has no broadcast. Some raise an error of their own.
         """
-        with app.connection_for_write() as connection:  # which is only made, and not connected
-            if not connection.supports_exchange_type("fanout"):  # as workers ask before they listen
-                raise NotImplementedError("it has no fanout exchanges")
+        if not has_broadcast(app):
+            raise NotImplementedError("it has no fanout exchanges")
         queues = app.control.inspect(timeout=_WAIT).active_queues() or {}
         found: tuple[Any, Any] = {}, {}
         if queues:
@@ -190,6 +189,12 @@ class Consumers:
         if self.have_secret and not others:
             has = "have an" if here else "have no"
             yield Check("secret", "ok", f"the workers and this process {has} exclusive_secret")
+
+
+def has_broadcast(app: Any) -> bool:
+    """Whether workers can be asked over this broker, as they ask themselves before they listen."""
+    with app.connection_for_write() as connection:  # which is only made, and not connected
+        return bool(connection.supports_exchange_type("fanout"))
 
 
 def connect(services: Services) -> None:

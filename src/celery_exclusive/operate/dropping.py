@@ -123,7 +123,8 @@ class Dropper:
         self.services, self.file, self.reason = services, file, reason
         self._is_patient = is_patient
         self._token = file.token if file else os.urandom(8).hex()
-        self._ended: set[str] = set()
+        self.ended: set[str] = set()
+        """The claim ids of the tasks that were dropped."""
         self.dropped = self.left = 0
         """How many tasks were dropped, and how many had left the line by themselves."""
         self.problems: list[str] = []
@@ -167,13 +168,13 @@ class Dropper:
     def _remove(self, saved: Saved, *, may_have_ended: bool = False) -> None:
         reply = self.services.store.apply(saved.key, Drop(saved.id, self._token))
         # A task that waits for its last chance has its place at its lock, too.
-        is_ended = saved.id in self._ended
+        is_ended = saved.id in self.ended
         if reply.answer != Applied(True) and not is_ended:
             self.left += 1
             self._note("left", saved)
             return
         if not is_ended:
-            self._ended.add(saved.id)
+            self.ended.add(saved.id)
             self.dropped += 1
             self._first.setdefault(saved.key, task_id(saved.id))
             if not (may_have_ended and self._has_ended(saved)):

@@ -93,7 +93,7 @@ def _read(services: Services, meta: Mapping[str, Any]) -> TaskResult:
         name = task_of(key, tasks_by_key(services)) or meta.get("name")
         option = services.exclusive(services.app.tasks.get(name))
         if reason == "held" and option and option.replaces and option.on_give_up != "skip":
-            reason = "replaced"  # such a task is skipped for a newer one alone
+            reason = "superseded" if option.supersedes else "replaced"  # it is skipped for a newer one alone
         return TaskResult(state, at, reason, key, str(skipped.get("existing_id") or ""))
     return TaskResult(state, at)
 

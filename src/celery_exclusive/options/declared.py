@@ -7,7 +7,7 @@ from dataclasses import KW_ONLY, dataclass
 from inspect import signature
 from typing import TYPE_CHECKING, Any, ClassVar, Final, Literal, cast, get_args
 
-from celery_exclusive.core.admission import IN_LINE
+from celery_exclusive.core.admission import IN_LINE, REPLACING
 from celery_exclusive.core.claim import FINISHED, PERIOD, WINDOW, UniqueUntil
 from celery_exclusive.core.room import Rates
 from celery_exclusive.errors import shown
@@ -32,7 +32,7 @@ from celery_exclusive.options.rates import read as read_rates
 if TYPE_CHECKING:
     from typing_extensions import Self
 
-OnConflict = Literal["wait", "latest", "skip", "raise", "reschedule"]
+OnConflict = Literal["wait", "latest", "supersede", "skip", "raise", "reschedule"]
 OnFull = Literal["raise", "skip"]
 OnGiveUp = Literal["raise", "skip"]
 StartOrder = Literal["arrived", "published", "any"]
@@ -97,14 +97,19 @@ class Exclusive(Option):
             limit the run time. Default None: the setting `exclusive_ttl` (30 s).
         on_conflict: what a task does if its key is held. Default "wait": it waits in line and in order, but
             in no worker slot. "latest": it waits, and takes the place of the task that waits already, which
-            ends with SUCCESS, without its body; so up to `limit` tasks run, and the newest waits. "skip": it
-            ends with SUCCESS, without its body. "raise": it fails with `LockHeld`, and so do the chain and
-            the chord it is in. "reschedule": its message is published again with a delay that grows from
-            about 1 s to about 60 s, in no order; no task waits in line.
-        give_up_after: with on_conflict="wait", "latest" or "reschedule", the seconds after which a task does
-            not wait any longer. They begin when it joins the line, by the clock of the store, or at its first
-            try, by the clocks of the workers. A task that has been admitted before, such as a retry, does not
-            give up. Default None: never.
+            ends with SUCCESS, without its body; so up to `limit` tasks run, and the newest waits.
+            "supersede": as "latest", and the running task is told: `self.lease.superseded` is True, and
+            `self.lease.check()` raises `Superseded`, which ends it as skipped. "skip": it ends with SUCCESS,
+            without its body. "raise": it fails with `LockHeld`, and so do the chain and the chord it is in.
+            "reschedule": its message is published again with a delay that grows from about 1 s to about 60 s,
+            in no order; no task waits in line.
+        grace: with on_conflict="supersede", the seconds from 0 after which a prefork worker interrupts a body
+            that was superseded: `SoftTimeLimitExceeded` is raised in it, once, and ends it as skipped if it
+            is not caught. Workers with threads, gevent or solo only tell it. Default None: it is only told.
+        give_up_after: unless on_conflict is "skip" or "raise", the seconds after which a task does not wait
+            any longer. They begin when it joins the line, by the clock of the store, or at its first try, by
+            the clocks of the workers. A task that has been admitted before, such as a retry, does not give
+            up. Default None: never.
         on_give_up: what a task does then. Default "raise": it fails with `LockHeld`, and so do the chain and
             the chord it is in. "skip": it ends with SUCCESS, without its body.
         max_waiting: how many tasks may wait in line per key, an int from 1. Retries and redelivered messages
@@ -120,10 +125,10 @@ class Exclusive(Option):
             the broker's visibility timeout is over. Default None: the setting `exclusive_recover`, by default
             on where brokers have such a timeout (Redis, SQS), and off for RabbitMQ, which needs none. A
             worker does not start if a task is declared with True and has early acknowledgement.
-        order: the order in which the tasks of a key start, with on_conflict="wait" or "latest". "published":
-            as they were published, by all processes; a call for a busy key goes from its caller into the
-            line, and to no worker before its turn; a call with an eta or a countdown joins the line when it
-            is due. "arrived": as they reach the store from their workers. "any", not for "latest": a free
+        order: the order in which the tasks of a key start that wait in line. "published": as they were
+            published, by all processes; a call for a busy key goes from its caller into the line, and to no
+            worker before its turn; a call with an eta or a countdown joins the line when it is due.
+            "arrived": as they reach the store from their workers. "any", for on_conflict="wait" alone: a free
             slot is granted to the first task that asks, also before waiting tasks. Default None: "published"
             where broker and store are one Redis database, without max_waiting= and exclusive_max_waiting,
             else "arrived". With key= and no per= it is "arrived": `lock(..., wait=0)` of that key does not
@@ -134,7 +139,7 @@ class Exclusive(Option):
             the lease is released, and the retry waits for its turn. A retry with another key never gets it.
         skip_result: the result of a skipped run, any constant that JSON can express (None too). Default:
             `{"skipped": {"key": ..., "existing_id": ...}}`, with the id of the task that holds the key, or of
-            the newer task with "latest".
+            the newer task with "latest" and "supersede".
 
     Each time is seconds or a timedelta.
 
@@ -161,6 +166,7 @@ class Exclusive(Option):
     per: str | Callable[..., str] | Exclusive | None = None
     weight: int | str | Callable[..., int] = 1
     on_conflict: OnConflict = "wait"
+    grace: Time | None = None
     give_up_after: Time | None = None
     on_give_up: OnGiveUp = "raise"
     max_waiting: int | None = None
@@ -238,7 +244,18 @@ class Exclusive(Option):
     @property
     def replaces(self) -> bool:
         """Whether a new task takes the place of the waiting one."""
-        return self.on_conflict == "latest"
+        return self.on_conflict in REPLACING
+
+    @property
+    def supersedes(self) -> bool:
+        """Whether a new task ends the running one, too."""
+        return self.on_conflict == "supersede"
+
+    @property
+    def grace_s(self) -> float | None:
+        """The seconds after which a superseded body is interrupted. None: never."""
+        kept: float | None = seconds(self.grace)
+        return kept
 
     @property
     def may_skip(self) -> bool:
@@ -253,10 +270,11 @@ class Exclusive(Option):
         self._check_choice(
             "on_conflict",
             get_args(OnConflict),
-            "is none of 'wait' (in line), 'latest' (the newest waits), 'skip' (without a run), 'raise' "
-            "(LockHeld) and 'reschedule' (again later)",
+            "is none of 'wait' (in line), 'latest' (the newest waits), 'supersede' (and the running one "
+            "ends), 'skip' (without a run), 'raise' (LockHeld) and 'reschedule' (again later)",
         )
         self._check_give_up_after()
+        self._check_supersede()
         self._check_choice(
             "on_full", get_args(OnFull), "is neither 'raise' (LockHeld) nor 'skip' (without a run)"
         )
@@ -351,10 +369,10 @@ class Exclusive(Option):
         """Refuse what is for a line where there is none or another one, or where calls join it themselves."""
         if not self.has_line and self.order not in (None, "arrived"):
             self._refuse_without_line(f"order={self.order!r}")
-        if self.on_conflict == "latest" and self.order == "any":
+        if self.replaces and self.order == "any":
             self.refuse(
-                "on_conflict='latest' has no order='any': an older task could start after a newer one. Leave "
-                "order= out, or use order='published'."
+                f"on_conflict={self.on_conflict!r} has no order='any': an older task could start after a "
+                "newer one. Leave order= out, or use order='published'."
             )
         if self.on_conflict != "wait":
             if self.max_waiting is not None:
@@ -373,6 +391,20 @@ class Exclusive(Option):
             f"{given} is for on_conflict='wait': with {self.on_conflict!r} {line}. Leave one of them out."
         )
 
+    def _check_supersede(self) -> None:
+        self._keep_seconds("grace")
+        self._require("grace", lambda it: is_duration(it, at_least=0), f"{seconds_from(0)}, or None")
+        if self.grace is not None and not self.supersedes:
+            self.refuse(
+                f"grace={shown(self.grace)} is for on_conflict='supersede': with {self.on_conflict!r} no "
+                "body is interrupted. Leave it out."
+            )
+        if self.supersedes and self.limit != 1:
+            self.refuse(
+                f"on_conflict='supersede' has no limit={shown(self.limit)}: a newer call ends the one task "
+                "that runs. Leave limit= out, or use on_conflict='latest'."
+            )
+
     def _check_give_up_after(self) -> None:
         self._keep_seconds("give_up_after")
         wait = self.give_up_after
@@ -388,8 +420,8 @@ class Exclusive(Option):
             return
         if self.on_conflict in ("skip", "raise"):
             self.refuse(
-                f"give_up_after={shown(wait)} is for on_conflict='wait', 'latest' or 'reschedule': with "
-                f"{self.on_conflict!r} no task waits. Leave one of them out."
+                f"give_up_after={shown(wait)} is for on_conflict='wait', 'latest', 'supersede' or "
+                f"'reschedule': with {self.on_conflict!r} no task waits. Leave one of them out."
             )
         if not is_duration(wait, at_least=0) or wait == 0:
             self.refuse(

@@ -154,7 +154,7 @@ class Message:
         option, options = self.call.exclusive, self.options
         if header.values is not self.call.values:  # a retry has the options of its call
             option = self.services.exclusive(self.task, header.values)
-        if option is None or options.get("countdown") or options.get("eta"):
+        if option is None or header.superseded_by or options.get("countdown") or options.get("eta"):
             return None
         if option.order is None and not isinstance(options.get("producer"), (NoneType, Producer)):
             return None  # what it sends cannot be captured
@@ -176,6 +176,12 @@ class Message:
         is_relative = isinstance(expires, (int, float))
         return no_longer_than(ttl, expires if is_relative else seconds_until(expires))
 
+    def note_superseded(self, header: Header) -> None:
+        """Note the newer call that has superseded the run of which this is the retry: it does not run."""
+        lease = self.origin.run and self.origin.run.lease
+        if lease and lease.key == header.exclusive:
+            header.superseded_by = lease.newer_call(every=0)
+
     def inherit_lock(self, header: Header) -> Run | None:
         """Inherit the lease of its lock from the run of which this is the retry, if the run leaves it.
 
@@ -183,7 +189,9 @@ class Message:
         """
         run = self.origin.run
         hand_over_lock = run.hand_over_lock if run and self.origin.is_retry else None
-        if not (run and hand_over_lock and run.lease and run.lease.key == header.exclusive):
+        if header.superseded_by or not (
+            run and hand_over_lock and run.lease and run.lease.key == header.exclusive
+        ):
             return None
         header.keeps_lock = hand_over_lock(
             header.claim_id(self.id), self.queued_ttl(self.services.queued_ttl(None))
@@ -261,6 +269,7 @@ def header_of(message: Message) -> Header | None:
     message.services.settings  # noqa: B018 - wrong settings are an error for the caller
     if is_retry:  # it has lost these strings; without a header, it is not known
         header.masked = previous is None or previous.masked
+        message.note_superseded(header)
     else:
         header.masked = options.get("argsrepr") is not None or options.get("kwargsrepr") is not None
     if options.get("headers"):

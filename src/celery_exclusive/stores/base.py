@@ -10,6 +10,7 @@ from importlib.metadata import entry_points
 from typing import NamedTuple, Protocol
 
 from celery_exclusive.brokers import scheme
+from celery_exclusive.core.claim import task_id
 from celery_exclusive.core.operations import (
     Answer,
     Applied,
@@ -137,6 +138,11 @@ class Snapshot:
         most = terms.override.limit if terms.override else limit
         is_open = terms.opens_at <= self.now and all(rate.free > 0 for rate in terms.active)
         return is_open and len(self.holders) + self.others + terms.extra < most
+
+    def newer_than(self, id: str) -> str | None:
+        """Return the newest call that waits to take the place of this run. None: no such call waits."""
+        newer = [task_id(it.id) for it in self.line if it.is_replaceable and task_id(it.id) != task_id(id)]
+        return newer[-1] if newer else None
 
     @property
     def as_answer(self) -> Held:

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import signal
+from collections.abc import Callable
 from typing import Any
 
 from celery_exclusive.seams.python import set_signal_handler
 from celery_exclusive.system.threads import is_green
 
-_SOFT_LIMIT = getattr(signal, "SIGUSR1", None)
+SOFT_LIMIT = getattr(signal, "SIGUSR1", None)
 """The signal of a soft time limit. Windows has none."""
 
 
@@ -22,17 +23,23 @@ class without_soft_limit:  # noqa: N801 - callers read it as a function
     _before: Any = None
 
     def __enter__(self) -> None:
-        if _SOFT_LIMIT is None or is_green():
+        if SOFT_LIMIT is None or is_green():
             return
         try:
             # Not SIG_IGN: programs that start here would inherit it.
-            self._before = set_signal_handler(_SOFT_LIMIT, _ignore)
+            self._before = set_signal_handler(SOFT_LIMIT, _ignore)
         except ValueError:  # this is not the main thread
             return
 
     def __exit__(self, *_: object) -> None:
         if self._before is not None:
-            set_signal_handler(_SOFT_LIMIT, self._before)
+            set_signal_handler(SOFT_LIMIT, self._before)
 
 
-def _ignore(*_: object) -> None: ...
+when_ignored: list[Callable[[], object]] = []
+"""What is called for each signal that is ignored."""
+
+
+def _ignore(*_: object) -> None:
+    for call in when_ignored:
+        call()

@@ -33,6 +33,7 @@ from celery_exclusive.signals import lock_outcome
 from celery_exclusive.system.deadline import deadline
 from celery_exclusive.system.signals import without_soft_limit
 from celery_exclusive.worker.context import WorkerContext
+from celery_exclusive.worker.interruption import interruptible
 from celery_exclusive.worker.joining import LOST, Ended, result_of
 from celery_exclusive.worker.reading import Received
 from celery_exclusive.worker.report import report, subject_of, waited
@@ -84,7 +85,7 @@ class Execution:
             if self.is_ignored:
                 done = True
                 return _traced(Ignore(entered.kind))
-            with within(self.run):
+            with within(self.run), interruptible(self.run, self.leases.slot):
                 result = self.tracer(*self.call)
             done = not self.delivery.is_redelivered_for(result.info and result.info.retval)
             return result
@@ -229,6 +230,7 @@ class Execution:
         if outcome.kind == "run":
             if self.delivery.deaths:
                 self.look_at_deaths()
+            self.run.end_superseded = self.end_superseded
             if lock_outcome.receivers and not self.run.failure and self.leases.lease:
                 self.leases.is_told = True
                 outcomes.acquired(self.subject, waited(self.delivery))
@@ -239,13 +241,29 @@ class Execution:
                 self.call[3]["ignore_result"] = True
             else:
                 self.is_ignored, outcome = True, replace(outcome, kind="skip")
-        outcome = self.not_handed_on(outcome)
+        if outcome.kind not in ("wait", "drop"):
+            return self.replace_body(outcome)
         report(self.task, self.delivery, self.call, outcome, self.run)
-        if outcome.kind in ("wait", "drop"):
-            return Ignore(outcome.kind)
-        delivery = self.delivery
+        return Ignore(outcome.kind)
+
+    def replace_body(self, outcome: Admission) -> Admission:
+        """Let the run end with this outcome, in place of its body."""
+        outcome, delivery = self.not_handed_on(outcome), self.delivery
+        report(self.task, delivery, self.call, outcome, self.run)
         self.run.replace_body(self.task.name, outcome, delivery.exclusive_option, delivery.unique_option)
         return outcome
+
+    def end_superseded(self) -> bool:
+        """End the run, whose body has stopped, as superseded by a newer call. False: there is none.
+
+        The main process, which has interrupted it, has seen one, maybe as the only one.
+        """
+        lease = self.run.lease
+        newer = lease and lease.newer_call(every=0)
+        if lease is None or not (newer or self.run.is_interrupted):
+            return False
+        self.replace_body(Admission("skip", lease.key, existing_id=newer or "", reason="superseded"))
+        return True
 
     def next_try(self, outcome: Admission) -> tuple[StoredMessage, float] | None:
         """Return the message and its delay, in seconds, of the next try. None: the task gives up."""

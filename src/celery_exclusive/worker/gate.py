@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 from celery.app.task import Task as CeleryTask
 
@@ -73,8 +73,13 @@ class GatedTask(TaskMixin):
                 raise never_run(self.name, result)
             return result
         except BaseException as error:
-            ended_by = error
-            raise
+            if not run.is_superseded_by(error):
+                ended_by = error
+                raise
+            if run.skipped:
+                return run.skipped[0]
+            ended_by = run.failure
+            raise cast("Exception", ended_by) from error
         finally:
             _end(run, ended_by)
 

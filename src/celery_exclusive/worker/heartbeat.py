@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import queue
 import time
+from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
@@ -22,6 +23,7 @@ from celery_exclusive.seams.python import original
 from celery_exclusive.system.deadline import at_most
 from celery_exclusive.system.forks import forks_wait
 from celery_exclusive.system.threads import NativeThread
+from celery_exclusive.worker.interruption import Interrupter, look_every
 from celery_exclusive.worker.other_stores import OtherStores
 from celery_exclusive.worker.roster import Roster, Slot
 
@@ -38,7 +40,7 @@ class Heartbeat:
     """Renews, three times per ttl, the leases of all runs in the roster, and restores those that they hold.
 
     A refused renewal is no alarm: the lease may not be granted yet. The heartbeat also keeps the namespace of
-    the worker, and with it the worker's `record`.
+    the worker, with the worker's `record`, and looks for superseded runs, as often as their `grace` needs.
     """
 
     def __init__(
@@ -49,8 +51,10 @@ class Heartbeat:
         self._look = self._longest
         self._keeper = Keeper(services.store)
         roster.see(self._keeper.known)
+        self._interrupter = Interrupter(services.store, roster)
         self.other_stores = OtherStores(services, self._keeper.known.epoch)
         self._lost: set[Claim] = set()
+        self._runs: Sequence[Slot] = ()
         self._calls: queue.SimpleQueue[bool] = original("queue", "SimpleQueue")()
         self._thread = NativeThread(self._run)
 
@@ -70,6 +74,7 @@ class Heartbeat:
         """Look at the roster as often as the leases of this task may need it, with these values of a call."""
         options = (self.services.exclusive(task, values), self.services.unique(task, values))
         look = min(map(self.services.ttl, options)) / SECOND / RENEWALS_PER_TTL
+        look = min(look, look_every(options[0].grace_s if options[0] else None))
         if look < self._look:
             self._look = look
             self._calls.put(True)
@@ -102,6 +107,7 @@ class Heartbeat:
         self.roster.see(self._keeper.known)
         self.broker = keep_namespace(self.services, self.broker, self._record)
         self.other_stores.report(self._keeper.known.epoch)
+        self._interrupter.look(self._runs)
         if beat.locked:
             raise locked_out(self.services.store, beat.locked)
 
@@ -113,13 +119,15 @@ class Heartbeat:
 
     def _leases(self) -> list[_RunLease]:
         """Return the leases of all runs, and note the period that they need."""
+        self._runs = self.roster.runs()
         leases = [
             _RunLease(claim, self.roster, slot, self._lost)
-            for slot in self.roster.runs()
+            for slot in self._runs
             for claim in slot.claims.leases
         ]
         ttls = [lease._claim.ttl for lease in leases]
-        self.period = min([self._longest, *(ttl / SECOND / RENEWALS_PER_TTL for ttl in ttls)])
+        graces = [look_every(slot.claims.grace) for slot in self._runs]
+        self.period = min([self._longest, *(ttl / SECOND / RENEWALS_PER_TTL for ttl in ttls), *graces])
         return leases
 
 

@@ -27,6 +27,7 @@ from celery_exclusive.leases.keeper import Known
 from celery_exclusive.seams.billiard_pool import number_of_child
 from celery_exclusive.system.cached import cached
 from celery_exclusive.system.processes import is_gone
+from celery_exclusive.system.signals import SOFT_LIMIT
 
 _PATH = "CELERY_EXCLUSIVE_ROSTER"
 """The environment variable with the name of the file, for children that inherit no memory."""
@@ -37,7 +38,7 @@ _LONGEST = 16_000
 _HEADER = 512
 """Bytes before the table of pids."""
 _Pid = c_int64
-_LONGEST_EPOCH, _LONGEST_NAME = 64, 256
+_LONGEST_EPOCH, _LONGEST_NAME, _LONGEST_TOKEN = 64, 256, 32
 TimeLimits = tuple[float | None, float | None]
 
 
@@ -138,6 +139,9 @@ class Roster:
         """The worker's own hard and soft time limits, in seconds."""
         return self._time_limits
 
+    def interrupt(self, slot: Slot) -> None:
+        """Interrupt the body of this run, if that is possible from another thread or process."""
+
     def close(self) -> None:
         """Remove all that the roster has made."""
 
@@ -157,7 +161,7 @@ class SharedRoster(Roster):
     _path: Path | None = None
 
     def __init__(self, children: int, *, is_inherited: bool = True) -> None:
-        size = _HEADER + max(2 * children, _FEWEST) * (sizeof(_Pid) + sizeof(_Record))
+        size = _HEADER + max(2 * children, _FEWEST) * (sizeof(_Pid) + sizeof(Record))
         if is_inherited:
             self._map(mmap.mmap(-1, size))
             return
@@ -182,10 +186,10 @@ class SharedRoster(Roster):
         return roster
 
     def _map(self, memory: mmap.mmap) -> None:
-        count = (len(memory) - _HEADER) // (sizeof(_Pid) + sizeof(_Record))
+        count = (len(memory) - _HEADER) // (sizeof(_Pid) + sizeof(Record))
         self._facts = _Facts.from_buffer(memory)
         self._pids = (_Pid * count).from_buffer(memory, _HEADER)
-        self._records = (_Record * count).from_buffer(memory, _HEADER + sizeof(self._pids))
+        self._records = (Record * count).from_buffer(memory, _HEADER + sizeof(self._pids))
 
     def close(self) -> None:
         """Remove the file."""
@@ -235,7 +239,7 @@ class SharedRoster(Roster):
         Raises:
             ExclusiveError: the claims of the run do not fit into a slot.
         """
-        slot = _ChildSlot(claims, self._records[self._number])
+        slot = ChildSlot(claims, self._records[self._number])
         self._pids[self._number] = os.getpid()
         return slot
 
@@ -251,6 +255,15 @@ class SharedRoster(Roster):
         assert isinstance(slot, _SeenSlot)  # noqa: S101 - `runs` has returned it
         now = self._read(slot.index, slot.pid)
         return now is not None and claim in now.held and not is_gone(slot.pid)
+
+    def interrupt(self, slot: Slot) -> None:
+        """Send its child the signal of a soft time limit, which raises it in this run alone."""
+        assert isinstance(slot, _SeenSlot)  # noqa: S101 - `runs` has returned it
+        now = self._read(slot.index, slot.pid)
+        if SOFT_LIMIT is not None and now is not None and now.claims.token == slot.claims.token:
+            self._records[slot.index].interrupted = slot.claims.token.encode()
+            with suppress(ProcessLookupError):
+                os.kill(slot.pid, SOFT_LIMIT)
 
     def left(self) -> Sequence[Slot]:
         return [slot for slot in self._all() if is_gone(slot.pid)]
@@ -284,17 +297,32 @@ class _Facts(Structure):
     )
 
 
-class _Record(Structure):
-    """The claims of a run, as JSON. A checksum shows whether a child has written only half of it."""
+class Record(Structure):
+    """The claims of a run, as JSON. A checksum shows whether a child has written only half of it.
 
-    _fields_ = (("size", c_uint32), ("checksum", c_uint32), ("claims", c_char * _LONGEST))
+    `interrupted`: the token of the run whose body the main process has interrupted. Its child takes it.
+    """
+
+    interrupted: bytes
+
+    _fields_ = (
+        ("size", c_uint32),
+        ("checksum", c_uint32),
+        ("claims", c_char * _LONGEST),
+        ("interrupted", c_char * _LONGEST_TOKEN),
+    )
+
+    def take_interruption(self) -> str:
+        """Return the token of the run that the main process has interrupted, once. "": none."""
+        token, self.interrupted = self.interrupted, b""
+        return token.decode(errors="replace")
 
 
-class _ChildSlot(Slot):
+class ChildSlot(Slot):
     """The slot of this child, which writes it."""
 
-    def __init__(self, claims: Claims, record: _Record) -> None:
-        self.claims, self._record = claims, record
+    def __init__(self, claims: Claims, record: Record) -> None:
+        self.claims, self.record = claims, record
         self.hold()
 
     def hold(self, *claims: Claim) -> None:
@@ -314,6 +342,7 @@ class _ChildSlot(Slot):
                     *(unique.is_acquired, unique.claim in claims),
                 ),
                 of.last_chance and (of.last_chance.ttl, of.last_chance in claims),
+                of.grace,
             )
         ).encode("utf-8", "surrogatepass")
         if len(said) > _LONGEST:
@@ -321,7 +350,7 @@ class _ChildSlot(Slot):
                 f"the task id and the keys take {len(said)} bytes, and a worker keeps {_LONGEST} of a run: "
                 "use a shorter task_id"
             )
-        self._record.size, self._record.checksum, self._record.claims = len(said), crc32(said), said
+        self.record.size, self.record.checksum, self.record.claims = len(said), crc32(said), said
 
 
 class _SeenSlot(Slot):
@@ -333,7 +362,7 @@ class _SeenSlot(Slot):
 
 
 def _load(said: bytes) -> tuple[Claims, tuple[Claim, ...]]:
-    id, token, acks_late, of_lock, of_unique, of_chance = json.loads(said)
+    id, token, acks_late, of_lock, of_unique, of_chance, grace = json.loads(said)
     lock, unique, chance, held = None, None, None, []
     if of_lock:
         key, ttl, limit, rates, (cost, part, weight, part_limit, part_rates), is_held, id_of_retry = of_lock
@@ -349,7 +378,13 @@ def _load(said: bytes) -> tuple[Claims, tuple[Claim, ...]]:
         chance = Claim(LAST_CHANCE, id, token, ttl)
         held += [chance] * is_held
     claims = Claims(
-        id=id, token=token, exclusive=lock, unique=unique, acks_late=acks_late, last_chance=chance
+        id=id,
+        token=token,
+        exclusive=lock,
+        unique=unique,
+        acks_late=acks_late,
+        last_chance=chance,
+        grace=grace,
     )
     return claims, tuple(held)
 

@@ -63,6 +63,7 @@ class RunLeases:
         if exclusive and outcome.fence:
             held.append(exclusive)
             self.run.lease = self._lease(exclusive, outcome.fence, asked_at)
+            self.run.lease._may_be_superseded = option is not None and option.supersedes
             if option and option.keep_on_retry:
                 self.run.hand_over_lock = self.hand_over_lock
         if unique:
@@ -147,7 +148,7 @@ class RunLeases:
             self._release(outcome, done=done)
         finally:
             # Else they would keep the run and its message until Python finds the cycle.
-            self.run.hand_over_lock = None
+            self.run.hand_over_lock = self.run.end_superseded = None
             if self.run.unique:
                 self.run.unique.end = noop
 

@@ -10,8 +10,8 @@ from celery_exclusive.core.operations import Reap
 from celery_exclusive.core.records import SECOND
 from tests.unit.stepping import Key
 
-LONGEST = 20_000
-"""The events after which a play that does not end is cut off."""
+LONGEST = 3_000
+"""The events after which a play is cut off: more than three times as many as any play that ends has."""
 
 
 class Timed:

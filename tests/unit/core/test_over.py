@@ -16,6 +16,7 @@ from celery_exclusive.testing.lock_store import LockStore
 
 TTL = 600 * SECOND
 LATEST = Policy("latest")
+SUPERSEDE = Policy("supersede")
 HASTY = Policy(gives_up_in=30 * SECOND)
 BEGUN = {"was_admitted": True, "may_have_begun": True}
 
@@ -90,6 +91,24 @@ def test_a_task_that_has_begun_before_neither_gives_up_nor_is_replaced_nor_repla
     for task in ("retry", "redelivered"):
         assert line.admit(task, policy, redelivered=True, **BEGUN).kind == "wait"
     assert line.admit_offer("new", LATEST).reason == "replaced"
+
+
+@pytest.mark.proves("supersede")
+def test_only_a_newer_call_supersedes_a_run_and_no_retry_or_other_task_in_line(line: Line) -> None:
+    for waits in (line.admit("retry", SUPERSEDE, **BEGUN), line.admit("other", Policy())):
+        assert waits.kind == "wait"
+        assert line.store.inspect("x").newer_than("a/1") is None
+    for task in "bc":
+        assert line.admit(task, SUPERSEDE).kind == "wait"
+        assert line.store.inspect("x").newer_than("a/1") == task
+
+
+@pytest.mark.proves("supersede")
+def test_a_retry_of_a_superseded_run_is_skipped_before_it_asks_for_its_key(line: Line) -> None:
+    before = line.store.inspect("x")
+    retry = line.admit("a", SUPERSEDE, superseded_by="b", **BEGUN)
+    assert seen(retry) == ("skip", "superseded", "b")
+    assert line.store.inspect("x") == before
 
 
 @pytest.mark.proves("latest")

@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import pytest
 from celery import Celery
 
-from celery_exclusive import Lease, LeaseLost
+from celery_exclusive import Lease, LeaseLost, Superseded
 from celery_exclusive.core.claim import Claim
-from celery_exclusive.core.operations import Acquire, Release
+from celery_exclusive.core.operations import Acquire, Release, Remove
 from celery_exclusive.core.records import RENEWALS_PER_TTL, SECOND
 from celery_exclusive.errors import StoreUnavailable
 from celery_exclusive.leases.keeper import Keeper, Known, restore
@@ -33,9 +34,16 @@ def store() -> Store:
     return store
 
 
-def lease(store: Any, *, certain_for: float, known: Known | None = None) -> Lease:
-    until = time.monotonic() + certain_for
-    return Lease(17, Claim("key", "a", "token", 30 * SECOND), store, until, lambda: known)
+def lease(
+    store: Any,
+    *,
+    certain_for: float,
+    known: Known | None = None,
+    id: str = "a",
+    may_be_superseded: bool = False,
+) -> Lease:
+    until, claim = time.monotonic() + certain_for, Claim("key", id, "token", 30 * SECOND)
+    return Lease(17, claim, store, until, lambda: known, may_be_superseded)
 
 
 def test_a_lease_that_stands_passes_its_check_and_one_that_was_released_does_not(store: Store) -> None:
@@ -165,6 +173,46 @@ def test_a_lease_released_while_it_is_restored_is_released_again_and_wakes_the_n
     assert restore(publishing, mine)
     assert store.inspect("key").holders == ()
     assert [wake.id for wake in woken] == ["next"]
+
+
+@pytest.fixture(params=["memory", "redis"])
+def superseding(request: pytest.FixtureRequest, store: MemoryStore) -> Store:
+    return store if request.param == "memory" else open_store(request.getfixturevalue("redis_url"))
+
+
+def join_line(store: Store, id: str, *, replaces: bool = True) -> None:
+    store.apply("key", Acquire(f"{id}/p", id, 30 * SECOND, message=b"{}", replaces=replaces))
+
+
+@pytest.mark.proves("supersede")
+def test_a_lease_is_superseded_by_a_newer_call_in_line_and_stays_so(superseding: Store) -> None:
+    superseding.apply("key", replace(OURS, id="a/p"))
+    mine = lease(superseding, certain_for=60, id="a/p", may_be_superseded=True)
+    superseding.apply("key", Acquire("a/q", "copy", 30 * SECOND, message=b"{}", replaces=True))
+    assert not mine.superseded  # for a copy of its own message
+    join_line(superseding, "b")
+    assert not mine.superseded  # its last look is not a second old
+    mine._looked_at -= 1
+    with pytest.raises(Superseded, match="the newer task b waits for lock key, and supersedes this run"):
+        mine.check()
+    join_line(superseding, "c")
+    assert mine.newer_call(every=0) == "c"
+    superseding.apply("key", Remove("c/p"))
+    mine._looked_at -= 1
+    assert (mine.superseded, mine.newer_call()) == (True, "c")
+
+
+@pytest.mark.proves("supersede")
+def test_a_lease_with_a_silent_store_or_another_option_is_not_superseded(
+    store: MemoryStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert not lease(open_store(NOBODY), certain_for=60, may_be_superseded=True).superseded
+    store.apply("key", OURS)
+    join_line(store, "b")
+    monkeypatch.setattr(store, "inspect", _fail)
+    other = lease(store, certain_for=60)
+    assert not other.superseded
+    other.check()
 
 
 def _fail() -> str:

@@ -91,11 +91,16 @@ def test_apply_of_a_task_that_raises_or_gives_up_fails(app: Celery, store: Memor
     def newest() -> str:
         return "loaded"
 
+    @app.task(name="superseding", shared=False, exclusive=newest.exclusive.replace(on_conflict="supersede"))
+    def superseding() -> str:
+        return "loaded"
+
     with lock("repo:17", app=app):
         for task, said in (
             (strict, "task strict found lock"),
             (hasty, "held by lock:.*, and gave up after 0.1 s"),
             (newest, "held by lock:.*, and gave up after 0.1 s"),
+            (superseding, "held by lock:.*, and gave up after 0.1 s"),
         ):
             failed = task.apply()
             assert failed.state == "FAILURE"

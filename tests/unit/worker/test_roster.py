@@ -30,7 +30,9 @@ X = Claim("x:k", "id/p", "t" * 16, 30 * SECOND, 2, ((7, SECOND),), SHARE)
 U = Claim("u:k", "id/p", "t" * 16, 20 * SECOND)
 UNIQUE = UniqueClaim(U, "finished", 7 * SECOND, is_acquired=True)
 CHANCE = Claim(LAST_CHANCE, "id/p", "t" * 16, 30 * SECOND)
-BOTH = Claims(id="id/p", token=X.token, exclusive=X, unique=UNIQUE, acks_late=True, last_chance=CHANCE)
+BOTH = Claims(
+    id="id/p", token=X.token, exclusive=X, unique=UNIQUE, acks_late=True, last_chance=CHANCE, grace=9.5
+)
 
 
 def other(token: str) -> Claims:

@@ -96,7 +96,7 @@ def words_of(key: str, operation: KeyOperation, now: int | str, settings: str) -
     return (now, form.verb, key, *head, settings + urandom(8).hex(), *named)
 
 
-_GIVES_UP, _IS_OVER = 1, 4
+_GIVES_UP, _REPLACEABLE, _IS_OVER = 1, 2, 4
 _STATES: Final[dict[bytes, State]] = {b"q:": "waiting", b"a:": "aside", b"s:": "shut"}
 """The flags of a record, as load.lua has them."""
 _PHASES: Final[dict[bytes, OwnerPhase]] = {phase.encode(): phase for phase in get_args(OwnerPhase)}
@@ -171,8 +171,9 @@ def _entry(state: State, id: bytes, place: bytes, record: bytes, deadline: bytes
     until, offers, seq, deaths, flags, cost = map(int, numbers)
     over, part = (to_text(newer), "") if flags & _IS_OVER else (None, to_text(newer))
     ends, gives_up = int(deadline or NEVER), bool(flags & _GIVES_UP)
+    replaceable = bool(flags & _REPLACEABLE)
     return Entry(
-        to_text(id), seq, until, offers, state, deaths, ends, gives_up, over=over, cost=cost, part=part
+        to_text(id), seq, until, offers, state, deaths, ends, gives_up, replaceable, over, cost, part
     )
 
 

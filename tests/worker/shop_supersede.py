@@ -1,0 +1,69 @@
+"""Tasks that newer calls supersede: they look, or do not, clean up, retry, or catch what interrupts them."""
+
+from __future__ import annotations
+
+import time
+from typing import Any
+
+from celery import Task
+from celery.exceptions import SoftTimeLimitExceeded
+
+from celery_exclusive import Exclusive, Superseded
+from tests.worker.shop import app, doors, journal, noted, task
+
+__all__ = ["app"]
+LONGEST = 30
+SUPERSEDE = Exclusive(key="over:{key}", on_conflict="supersede")
+OPTIONS: dict[str, dict[str, Any]] = {
+    "doc": {"exclusive": SUPERSEDE},
+    "ordered": {"exclusive": SUPERSEDE.replace(order="published")},
+    "named": {"exclusive": SUPERSEDE.replace(skip_result="superseded")},
+    "kept": {"exclusive": SUPERSEDE.replace(keep_on_retry=True)},
+    "auto": {
+        "exclusive": SUPERSEDE,
+        "autoretry_for": (Exception,),
+        "retry_backoff": False,
+        "default_retry_delay": 0,
+    },
+    "impatient": {"exclusive": SUPERSEDE.replace(grace=0)},
+}
+
+
+def work(self: Task, key: str, tag: str = "", does: str = "look", hold: bool = False) -> str:
+    """Run until a newer call is seen; `does` says what becomes of it then."""
+    journal.write("start", task=self.name, id=self.request.id, tag=tag, retries=self.request.retries)
+    if hold:
+        doors.blpop([f"door:{tag}"], timeout=LONGEST)
+    until = time.monotonic() + LONGEST
+    try:
+        while does != "end" and time.monotonic() < until:
+            if does != "sleep":
+                self.lease.check()
+            time.sleep(0.05)
+    except Superseded:
+        noted("told", self, tag, superseded=self.lease.superseded)
+        if does == "retry":
+            raise self.retry(countdown=0) from None
+        if does == "fail":
+            raise ValueError("as it likes") from None
+        if does == "return":
+            return f"{tag} half"
+        raise
+    except SoftTimeLimitExceeded:
+        noted("interrupted", self, tag)
+        if does == "sleep" and tag == "tidy":
+            return "tidied up"
+        raise
+    finally:
+        journal.write("end", task=self.name, id=self.request.id, tag=tag)
+    return tag
+
+
+for name, options in OPTIONS.items():
+    task(name=f"{__name__}.{name}", **options)(work)
+
+
+@task()
+def collect(self: Task, results: Any) -> Any:
+    doors.rpush("collected", repr(results))
+    return results
