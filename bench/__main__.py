@@ -1,7 +1,7 @@
 """Measure all rows of the table, or those that are named: `python -m bench publish noop`.
 
-`cluster`, `holders`, `idle`, `keys`, `parts`, `room`, `steps` and `stores` are no rows: they print what other
-pages state.
+`calls`, `cluster`, `holders`, `idle`, `keys`, `parts`, `room`, `steps` and `stores` are no rows: they print
+what other pages state.
 """
 
 from __future__ import annotations
@@ -11,6 +11,7 @@ import time
 from pathlib import Path
 
 from bench import (
+    calls,
     capacity,
     cluster,
     group,
@@ -44,6 +45,7 @@ ROWS = {
     "capacity": capacity.run,
 }
 OF_OTHER_PAGES = {
+    "calls": calls.run,
     "cluster": cluster.run,
     "holders": holders.run,
     "idle": idle.run,

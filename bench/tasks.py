@@ -24,6 +24,12 @@ BARE_LOCK = "SET NX PX + compare-and-delete, bare socket"
 OUR_CLIENT = f"{OURS}'s client alone, in the body"
 OUR_CLIENT_LATE = f"{OUR_CLIENT}, late"
 KEPT = f"{OURS}'s channel under a bare task"
+OF_ROOM: dict[str, dict[str, Any]] = {
+    "plain": {},
+    "with a rate": {"rate": "1000000/m"},
+    "with parts": {"per": "part"},
+    "with parts of a limit and a rate": {"per": Exclusive("part", limit=2, rate="1000000/m")},
+}
 ONE_LINE, FAIR, TEN_A_SECOND = "one line", "in parts", "10 a second"
 _MESSAGE = b"x" * 1000
 """As long as what the store keeps of a message of this task."""
@@ -36,6 +42,7 @@ OF_OURS: dict[str, dict[str, Any]] = {
     ONE_LINE: {"exclusive": Exclusive(key="api", limit=5)},
     FAIR: {"exclusive": Exclusive(key="fair api", limit=5, per="key")},
     TEN_A_SECOND: {"exclusive": Exclusive(key="rated api", limit=None, rate="10/s")},
+    **{name: {"exclusive": Exclusive("key", limit=4, **options)} for name, options in OF_ROOM.items()},
 }
 
 
@@ -43,7 +50,7 @@ def make(contender: str, broker: str, *, store: str = "", tally: str = "", **con
     """Return this contender's task `work(key, number, seconds)`, whose body notes its times in `tally`."""
     store = store or broker
     app = Celery("bench", broker=broker, set_as_current=False, fixups=[])
-    app.conf.update(task_ignore_result=True, worker_hijack_root_logger=True, **conf)
+    app.conf.update({"task_ignore_result": True, "worker_hijack_root_logger": True, **conf})
     options: dict[str, Any] = {}
     if contender in OF_OURS:
         install(app).conf.exclusive_store = store
@@ -58,7 +65,7 @@ def make(contender: str, broker: str, *, store: str = "", tally: str = "", **con
     times = Tally(tally) if tally else None
 
     @app.task(name="bench.work", shared=False, **options)
-    def work(key: str, number: int = 0, seconds: float = 0) -> None:
+    def work(key: str, number: int = 0, seconds: float = 0, part: str = "") -> None:  # noqa: ARG001
         with lock(key):
             if times:
                 times.begin(number)

@@ -31,6 +31,7 @@ class Worker:
         self, contender: str, url: str, folder: str | Path, *, slots: int, tally: Path, trace: bool = False,
         **conf: Any,
     ) -> None:  # fmt: skip
+        self.contender = contender
         self.name = f"{contender.replace(' ', '-').replace(',', '')}-{time.monotonic_ns()}@bench"
         self.task = tasks.make(contender, url, **conf)
         self._log = Path(folder, f"{self.name}.log")

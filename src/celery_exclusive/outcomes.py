@@ -75,9 +75,9 @@ def parked(
     logger.info("%s parked: %s for lock %s %s", subject, where, subject.lock, held(by, others), extra=extra)
 
 
-def joined_line(subject: Subject, position: int) -> None:
+def joined_line(subject: Subject, position: int, by: Sequence[Owner]) -> None:
     if lock_outcome.receivers:
-        _tell(subject, "waited", "in_line", place=position)
+        _tell(subject, "waited", "in_line", by, place=position)
 
 
 def rescheduled(
@@ -346,7 +346,7 @@ def _facts(
     subject: Subject, reason: Reason | None, by: Sequence[Owner], known: dict[str, object]
 ) -> dict[str, Any]:
     owner = by[0] if by else None
-    if owner and owner.is_closed and reason == "held":
+    if owner and owner.is_closed and reason in ("held", "in_line"):
         reason = cast("Reason", owner.phase)
     facts: dict[str, object] = {
         "task_name": subject.task_name,

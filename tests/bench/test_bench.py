@@ -53,8 +53,9 @@ def test_each_row_is_measured(rows: tuple[str, ...], tmp_path: Path) -> None:
 
 
 @pytest.mark.large
-def test_a_call_beside_idle_workers_is_measured(tmp_path: Path) -> None:
-    assert measure(tmp_path, "idle") == []
+@pytest.mark.parametrize("row", ["calls", "idle"])
+def test_a_call_is_measured_that_other_pages_state(row: str, tmp_path: Path) -> None:
+    assert measure(tmp_path, row) == []
 
 
 def test_all_rows_are_measured_here() -> None:

@@ -15,7 +15,7 @@ from unittest.mock import ANY
 import pytest
 
 from celery_exclusive import Exclusive
-from celery_exclusive.core.operations import Acquire
+from celery_exclusive.core.operations import Acquire, Release
 from celery_exclusive.core.records import SECOND
 from celery_exclusive.errors import docs_page
 from celery_exclusive.messages.header import HEADER, Header
@@ -365,6 +365,41 @@ def test_a_limit_that_hides_the_code_and_a_task_that_is_too_dear_are_warnings(
     assert found[0][1].startswith("x=rate: first of x=rate in line costs 9 units, and the key allows 2: ")
     desk.run("limit", "x=dear", "2")
     assert sorted(finding[:6] for _, finding in checks("costs")) == ["x=dear", "x=rate"]
+
+
+@pytest.mark.promise(
+    "`locks doctor` warns of a busy key whose latest caller gave another rate than a task here",
+    broke="idle keys warned of, too; the rates of the tasks not compared with each other: each red",
+)
+def test_another_rate_of_the_latest_caller_is_a_warning(desk: Desk):
+    def declare(name: str, rate: str | None) -> None:
+        @desk.app.task(name=name, shared=False, exclusive=Exclusive(key="api", limit=9, rate=rate))
+        def body() -> None: ...
+
+    def call(id: str, key: str = "x=api", rate: int = 5) -> None:
+        desk.acquire(key, id, limit=9, rates=((rate, SECOND),))
+
+    def rates() -> list[tuple[str, str]]:
+        found = findings(desk.run("doctor", "--json").stdout).get("rates", [])
+        return [(level, finding) for level, finding, _ in found]
+
+    declare("desk.ask", "5/s")
+    call("a")
+    call("b", "x=other", 6)
+    assert rates() == []
+    call("c", rate=6)
+    ((level, finding),) = rates()
+    assert (level, finding) == (
+        "warning",
+        "x=api: its latest caller gave 6 per 1s, and here desk.ask has rate='5/s': each call sets its own",
+    )
+    call("d")
+    declare("desk.late", None)
+    ((_, finding),) = rates()
+    assert "here desk.ask has rate='5/s', desk.late has rate=None: each" in finding
+    for id in "acd":
+        desk.store.apply("x=api", Release(id, "token"))
+    assert rates() == []
 
 
 @pytest.mark.proves("locks doctor")

@@ -180,6 +180,33 @@ def test_outcomes_are_counted_by_the_tasks_of_the_app(desk: Desk):
 
 
 @pytest.mark.promise(
+    "Calls that wait since a rate is used up are counted for Prometheus, and no others",
+    broke="the reason of a call that its publisher puts into the line: red, in line; each wait counted: red",
+)
+@pytest.mark.usefixtures("no_receivers")
+def test_calls_that_wait_for_a_rate_are_counted(desk: Desk):
+    rated = Exclusive(limit=None, rate="1/h", order="published")
+
+    @desk.app.task(name="desk.load", shared=False, exclusive=rated)
+    def load() -> None: ...
+
+    @desk.app.task(name="desk.sync", shared=False, exclusive=Exclusive(order="published"))
+    def sync() -> None: ...
+
+    registry = CollectorRegistry()
+    count_outcomes(desk.app, registry)
+    desk.acquire(load.lock_state().key, "run", limit=rated.most, rates=rated.rates)
+    desk.acquire(sync.lock_state().key, "run")
+    for task in (load, sync, load):
+        task.delay()
+
+    def counted(task: str) -> float | None:
+        return registry.get_sample_value("celery_exclusive_rate_waits_total", {"task": task})
+
+    assert (counted("desk.load"), counted("desk.sync")) == (2, 0)
+
+
+@pytest.mark.promise(
     "The rare outcomes of each task with options are 0 as soon as its worker has started, so that the first "
     "is an increase for Prometheus",
     broke="red before: the zeros came with the first outcome",

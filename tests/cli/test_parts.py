@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import logging
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -169,6 +170,33 @@ def test_a_part_that_cannot_be_meant_is_refused(desk: Desk, words: tuple[str, ..
     assert done.exit_code
     assert says in done.stderr
     assert not desk.store.parts(KEY)
+
+
+@pytest.mark.promise(
+    "`locks doctor` names a part whose counters are not what its line and its runs say",
+    broke="the costs not summed; tasks in line counted as shut; the runs not compared: each red",
+)
+@pytest.mark.parametrize(
+    ("wrong", "finding"),
+    [
+        (
+            {"waiting": 9},
+            "part acme counts 9 units in line and 4 tasks that wait for room, and there are 0 and 4",
+        ),
+        (
+            {"shut": 1},
+            "part acme counts 0 units in line and 1 tasks that wait for room, and there are 0 and 4",
+        ),
+        ({"held": 8}, "its parts count 29 units that run, and all runs hold 23"),
+    ],
+)
+def test_doctor_names_a_part_whose_counters_disagree(busy: Desk, wrong: Any, finding: str) -> None:
+    for id, cost in (("runs", 20), ("waits", 9)):
+        ask(busy, id, "zeta", cost=cost)
+    assert "units in line" not in busy.run("doctor").stdout
+    parts = busy.store._store._memory.keys[KEY].known_parts
+    parts["acme"] = replace(parts["acme"], **wrong)
+    assert f"{KEY}: {finding}" in busy.run("doctor").stdout
 
 
 def test_doctor_names_a_part_that_is_paused_for_an_hour_while_its_tasks_wait(busy: Desk) -> None:

@@ -390,6 +390,13 @@ def publish(id: str, queue: str) -> Give:
     return Give("one at a time", Enqueue(id, b"one", queue=queue))
 
 
+def within_rates(id: str) -> tuple[Action, ...]:
+    """A call takes its place in line, and its message begins, if there is room, and ends."""
+    rates = (2, SECOND), (5, 10 * SECOND)
+    call = Give("one at a time", Enqueue(id, b"one", rates=rates))
+    return call, take(id, kind="promoted", rates=rates), Finish(0), Wait(SECOND // 8)
+
+
 FINISHED = [take("a"), take("b"), Finish(0), Follow(0, False), Finish(0)]
 RARE: dict[str, list[Action]] = {
     "more leases die together than a step ends, and the sweep has a limit": [
@@ -463,6 +470,36 @@ RARE: dict[str, list[Action]] = {
         take("a", kind="promoted", queue="/low"),
         Finish(0),
         take("d", queue="/high"),
+    ],
+    "calls within two rates, and above them, and when no start counts any more": [
+        *within_rates("a"),
+        *within_rates("b"),
+        *within_rates("c"),
+        Wait(SECOND),
+        Reap(9, 0),
+        *(it for id in "de" for it in (take(id, rates=((2, SECOND), (5, 10 * SECOND))), Finish(0))),
+        Give("one at a time", Enqueue("a", b"one", rates=((2, SECOND),))),
+        Wait(20 * SECOND),
+        take("b", rates=((2, SECOND),), recovers=True, at_once=True),
+        Finish(0),
+        Wait(SECOND // 2),
+        take("c", rates=((2, SECOND),), recovers=True, at_once=True),
+        Finish(0),
+        Wait(SECOND),
+        *within_rates("d"),
+        within_rates("e")[0],
+    ],
+    "two at once within a rate, a repetition, a refusal, another rate, and a clock that is set back": [
+        *(take(id, limit=2, rates=((4, 10 * SECOND),)) for id in "aba"),
+        take("c", limit=2, rates=((4, 10 * SECOND),), at_once=True),
+        Finish(0),
+        take("c", limit=2, rates=((5, 10 * SECOND),)),
+        Finish(0),
+        Finish(0),
+        Wait(-SECOND),
+        take("d", limit=2, rates=((5, 10 * SECOND),)),
+        Wait(5 * SECOND),
+        *(take(id, limit=9, rates=((5, 10 * SECOND),)) for id in "abc"),
     ],
     "one that is offered the slot is not replaced": [
         take("a"),

@@ -14,6 +14,7 @@ from celery_exclusive.core.operations import (
     Acquire,
     AcquireAlone,
     Applied,
+    Enqueue,
     Granted,
     Held,
     KeyOperation,
@@ -123,6 +124,31 @@ def test_a_run_that_begins_ends_the_long_life_of_its_queued_lease(store: RedisSt
     assert redis.pttl("cx2:{0}:l:key") > 86_000_000
     store.apply("key", AcquireAlone("a", "t2", 30 * SECOND))
     assert 0 < redis.pttl("cx2:{0}:l:key") <= 31_001
+
+
+@pytest.mark.promise(
+    "Redis keeps the starts of a rate for as long as they count, in each quick way of a key with rates",
+    broke="the end of the lease as that of the key, for a fresh and for a published message; no `PERSIST` of "
+    "a key with a line, or with a kept message; a release that deletes the key: each red",
+)
+@pytest.mark.parametrize("way", ["fresh", "published", "kept"])
+def test_the_starts_of_a_rate_stay_for_as_long_as_they_count(store: RedisStore, redis: Any, way: str) -> None:
+    name, rates = "cx2:{0}:l:key", ((3, 3600 * SECOND),)
+    options: dict[str, Any] = {"kept": {"at_once": True, "recovers": True}}.get(way, {})
+    for id in "ab":
+        if way == "published":
+            options = {"promoted": store.epoch()}
+            assert store.apply("key", Enqueue(id, b"message", rates=rates)).answer == Applied(True)
+            assert redis.pttl(name) == -1
+        begun = store.apply("key", replace(take(id, SECOND), rates=rates, **options)).answer
+        assert isinstance(begun, Granted)
+        if way == "kept":
+            assert redis.pttl(name) == -1
+        else:
+            assert redis.pttl(name) > 3_500_000
+        store.apply("key", give(id))
+        assert 3_500_000 < redis.pttl(name) < 3_700_000
+    assert store.inspect("key").terms.active[0].free == 1
 
 
 def test_a_line_that_lost_its_lock_gets_its_turn_from_the_reaper(store: RedisStore, redis: Any) -> None:

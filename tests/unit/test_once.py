@@ -11,7 +11,7 @@ from tests.conftest import COLLECTED
 from tests.worker.once import Stage, choose
 
 WHOLE = {
-    "tests/bench/test_bench.py::test_a_call_beside_idle_workers_is_measured",
+    "tests/bench/test_bench.py::test_a_call_is_measured_that_other_pages_state",
     "tests/bench/test_bench.py::test_the_steps_of_a_task_are_traced_in_each_process",
     "tests/demo/test_corpus.py::test_every_document_is_imported_or_noted_as_bad_with_the_reason_and_leaves_no_lock",
     "tests/demo/test_demo.py::test_without_our_options_the_same_load_overlaps",

@@ -73,6 +73,7 @@ _PAUSED: Final = (
     "Keys that an operator has paused, or that are held back, of those whose states were read.",
 )
 _OUTCOMES: Final = "outcomes", "Outcomes of tasks at their locks."
+_RATE_WAITS: Final = "rate_waits", "Calls that had to wait since a rate was used up."
 _RARE: Final[tuple[Kind, ...]] = ("recovered", "lost", "unprotected", "given_up")
 """The outcomes of a task that begin at 0: else the first one were no increase for Prometheus."""
 _OF_STORE: Final = _UP, _WRITABLE, _EPOCH, _SWEEP, _SCAN, _RATIO
@@ -198,16 +199,20 @@ def count_outcomes(app: Any = None, registry: CollectorRegistry = REGISTRY) -> N
     services = services_of(app, "count_outcomes()")
     tasks = services.app.tasks
     counter = Counter(_PREFIX + _OUTCOMES[0], _OUTCOMES[1], ["task", "outcome"], registry=registry)
+    rate_waits = Counter(_PREFIX + _RATE_WAITS[0], _RATE_WAITS[1], ["task"], registry=registry)
 
     def count(outcome: LockOutcome, **_: Any) -> None:
         name = outcome.task_name
         task = SHARED if name is None else printable(name) if name in tasks else OTHER
         begin_at_zero(task)
         counter.labels(task, outcome.kind).inc()
+        if (outcome.kind, outcome.reason) == ("waited", "rate"):
+            rate_waits.labels(task).inc()
 
     def begin_at_zero(task: str) -> None:
         for kind in _RARE:
             counter.labels(task, kind)
+        rate_waits.labels(task)
 
     def begin(**_: Any) -> None:
         """Show the zeros to a scrape before the first outcome, which else were no increase."""

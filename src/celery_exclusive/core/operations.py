@@ -73,9 +73,9 @@ class Enqueue:
     """Join the line with a message that is about to be published.
 
     Applied(True): a slot is offered to the message, which has to be sent with the mark of an offer. Parked:
-    the store has the message, and wakes it when a slot is free; the answer names no owners. Applied(False):
-    the message was published before. A message that waits in line expires after `expires_in`. `gives_up_in`,
-    `replaces`, `queue`, and what follows it, are as in `Acquire`.
+    the store has the message, and wakes it when a slot is free; the answer names no owner but one that stands
+    for a key that is closed. Applied(False): the message was published before. A message that waits in line
+    expires after `expires_in`. `gives_up_in`, `replaces`, `queue`, and what follows it, are as in `Acquire`.
 
     `waits`: the message opens a window in which it waits for newer calls: for `waits[0]` after the last one,
     and for `waits[1]` after the first. The same request replaces the message of its window, which then waits

@@ -39,7 +39,7 @@ class Parts:
         entries: Mapping[str, Entry],
         now: int,
     ) -> None:
-        self.known = {part.name: replace(part, terms=part.terms.at(now)) for part in line.parts}
+        self.known = {part.name: part.at(now) for part in line.parts}
         self._now = now
         self._holders, self._entries = holders, entries
         self._before = dict(holders), dict(entries)
@@ -108,7 +108,8 @@ class Parts:
             due = self._now
         else:
             due = part.opens(self._now, first[0].cost)
-        return part.due if self._now < part.due < due else due
+        # An early time may stay, but of an override: the part forgets it when it is due, and idle.
+        return part.due if self._now < part.due < due and not part.terms.override else due
 
 
 def _counts(name: str, holders: Mapping[str, Holder], entries: Mapping[str, Entry]) -> tuple[int, int, int]:

@@ -6,7 +6,7 @@ Times are whole microseconds of the store's clock, since a fence is one too.
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Literal, NamedTuple
 
 from celery_exclusive.core.room import NEVER, NO_LIMIT, NO_TERMS, Rates, Room, Terms
@@ -200,6 +200,12 @@ class Part:
     def most(self) -> int:
         """The units that it may hold at once."""
         return self.terms.override.limit if self.terms.override else self.limit
+
+    def at(self, now: int) -> Part:
+        """Return the part as it counts at this time: without an override if it was idle for `KEPT`."""
+        is_over = self.due <= now and not (self.waiting or self.held or self.shut)
+        terms = self.terms.at(now)
+        return replace(self, terms=replace(terms, override=None) if is_over else terms)
 
     def is_idle(self, now: int) -> bool:
         """Whether nothing of it is left to know."""

@@ -152,7 +152,9 @@ class _Step(CallSteps):
         elif entry.is_published:  # its publisher may send it again
             self.put(replace(entry, offers=PUBLISHED + 1))
         is_its_turn = entry.offer_until > self.now
-        return Applied(True) if is_its_turn else Parked(self._position(), ())
+        if is_its_turn:
+            return Applied(True)
+        return Parked(self._position(), tuple(self.closed(op.cost, op.part)))
 
     def renew(self, op: Renew) -> Answer:
         lease = self.holders.get(op.id)

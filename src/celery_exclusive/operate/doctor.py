@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import closing
 from itertools import islice
 from secrets import token_hex
@@ -24,11 +24,11 @@ from celery_exclusive.operate.answers import command
 from celery_exclusive.operate.check import Check
 from celery_exclusive.operate.consumers import Consumers, connect
 from celery_exclusive.operate.look import look
-from celery_exclusive.operate.parts import parts_of
+from celery_exclusive.operate.parts import has_parts, miscounted, parts_of
 from celery_exclusive.operate.patience import NoAnswer, ask_broker, reach
 from celery_exclusive.operate.results import result_of
 from celery_exclusive.operate.room import Room
-from celery_exclusive.operate.states import tasks_with_options
+from celery_exclusive.operate.states import keys_of, tasks_with_options
 from celery_exclusive.operate.trial import try_lock
 from celery_exclusive.seams import probe
 from celery_exclusive.seams.seam import PARTS
@@ -279,7 +279,10 @@ def _aside(services: Services) -> Iterator[Check]:
 
 
 def _limits(services: Services) -> Iterator[Check]:
-    """Name the limits that operators have set, which hide the code's, and tasks that cost more than all."""
+    """Name the limits that operators have set, which hide the code's, and tasks that cost more than all.
+
+    Name also the rates that callers do not agree on, and parts with wrong counters.
+    """
     store = services.store
     if not (store.capabilities.line and store.capabilities.listing):
         return
@@ -299,6 +302,26 @@ def _limits(services: Services) -> Iterator[Check]:
         text = f"{escaped(key)}: {printable(task_id(one.id))} in line costs {one.cost:,} units, and the key "
         text += f"allows {room.least:,}: it waits until nothing else runs or counts, and then runs alone"
         yield Check("costs", "warning", text, "lower its cost=, or raise limit= and rate=")
+    busy = ((key, seen, room) for key, seen, room in found if seen.holders or seen.all_waiting)
+    yield from islice(_other_rates(services, busy), _NAMED)
+    for key, seen, _ in [it for it in found if has_parts(it[1])][:_ASKED]:
+        for text in miscounted(store, key, seen):
+            fix = "report it with this line; a key counts its parts anew when nothing of it runs or waits"
+            yield Check("parts", "warning", f"{escaped(key)}: {text}", fix)
+
+
+def _other_rates(services: Services, busy: Iterable[tuple[str, Snapshot, Room]]) -> Iterator[Check]:
+    """Name the keys whose latest caller has given another rate than the tasks here have."""
+    options = {task.name: services.exclusive(task) for task in tasks_with_options(services)}
+    for key, seen, room in islice((it for it in busy if it[0][:1] == "x"), _ASKED):
+        here = {name: it for name, it in options.items() if it and keys_of(services, name, [key])}
+        if {it.rates for it in here.values()} <= {tuple((it.units, it.period) for it in seen.terms.active)}:
+            continue
+        kept = ", ".join(f"{rate.units:,} per {duration(rate.period)}" for rate in room.rates) or "no rate"
+        said = ", ".join(f"{printable(name)} has rate={it.rate!r}" for name, it in [*here.items()][:_NAMED])
+        text = f"{escaped(key)}: its latest caller gave {kept}, and here {said}: each call sets its own"
+        fix = "give all tasks, and lock(), with this key one rate=, in all processes"
+        yield Check("rates", "warning", text, fix)
 
 
 def _forgotten_parts(services: Services, found: list[tuple[str, Snapshot]]) -> Iterator[Check]:

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Final
 from celery_exclusive.core.records import NEVER
 from celery_exclusive.display import printable
 from celery_exclusive.operate.room import Closed, Room
+from celery_exclusive.stores.base import whole_line
 
 if TYPE_CHECKING:
     from celery_exclusive.core.records import Part
@@ -16,6 +17,8 @@ if TYPE_CHECKING:
 
 SHOWN: Final = 10
 """The most parts of a key that are shown."""
+COUNTED: Final = 1_000
+"""The most waiting tasks of a key that are counted to check its parts."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,6 +103,35 @@ def parts_of(store: Store, key: str, now: int) -> list[PartState]:
         return []
     found = (PartState.of(part, now) for part in store.parts(key))
     return sorted(found, key=lambda part: (not part.is_set, -part.waiting, -part.running, part.name))
+
+
+def miscounted(store: Store, key: str, seen: Snapshot) -> list[str]:
+    """Return what the counters of a key's parts say, where its line or its holders say something else.
+
+    None of a key with more than `COUNTED` waiting tasks, or whose parts change meanwhile.
+    """
+    if seen.all_waiting + seen.terms.shut > COUNTED:
+        return []
+    parts, tasks = store.parts(key), [place.waiting for place in whole_line(store, key)]
+    held, again = store.inspect(key), store.parts(key)
+    if sorted(parts, key=_name) != sorted(again, key=_name):
+        return []
+    found = []
+    for part in filter(_name, parts):  # what waits since before the key had parts counts for none
+        own = [task for task in tasks if task.part == part.name and not task.is_aside]
+        shut = sum(task.is_shut for task in own)
+        waiting = sum(task.cost for task in own if not task.is_shut)
+        if (part.waiting, part.shut) != (waiting, shut):
+            kept = f"{part.waiting:,} units in line and {part.shut:,} tasks that wait for room"
+            found.append(f"part {printable(part.name)} counts {kept}, and there are {waiting:,} and {shut:,}")
+    units = len(held.holders) + held.others + held.terms.extra
+    if (of_parts := sum(part.held for part in parts)) > units:
+        found.append(f"its parts count {of_parts:,} units that run, and all runs hold {units:,}")
+    return found
+
+
+def _name(part: Part) -> str:
+    return part.name
 
 
 def part_named(parts: Iterable[PartState], name: str) -> PartState:

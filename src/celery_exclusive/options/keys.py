@@ -120,7 +120,7 @@ def _check_parts(option: Exclusive, signature: Signature) -> Iterable[str]:
     key = option.part_key
     if callable(key):
         _check_function(key, signature, "per")
-    names = [field.path[0] for field in parse_template(key)[0]] if isinstance(key, str) else []
+    names = [field.path[0] for field in parse_template(key, "per")[0]] if isinstance(key, str) else []
     if isinstance(key, str) and not names:
         raise Refused(f"per={key!r} is one part for all calls: name a parameter, as in per='tenant_id'.")
     return names
@@ -365,7 +365,7 @@ def _text_by(
 ) -> object:
     """Return what a template or a function makes of the arguments."""
     if isinstance(key, str):
-        fields, end = parse_template(key)
+        fields, end = parse_template(key, name)
         shown = (field.before + field.show(_text_of(bound, field.path, name)) for field in fields)
         return "".join((*shown, end))
     try:

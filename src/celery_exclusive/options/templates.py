@@ -53,8 +53,11 @@ def strings_of(template: str) -> re.Pattern[str]:
 
 
 @lru_cache(maxsize=1024)
-def parse_template(template: str) -> tuple[tuple[Field, ...], str]:
-    """Split "repo:{project.pk}" into its fields and the text behind them, or raise Refused."""
+def parse_template(template: str, word: str = "key") -> tuple[tuple[Field, ...], str]:
+    """Split "repo:{project.pk}" into its fields and the text behind them, or raise Refused.
+
+    `word`: the parameter that has the template, for the error.
+    """
     fix = "put names of parameters into braces, as in 'repo:{project_id}' or 'repo:{project.pk}'"
     found: list[tuple[str, tuple[str, ...]]] = []
     before = ""
@@ -68,22 +71,22 @@ def parse_template(template: str) -> tuple[tuple[Field, ...], str]:
             if spec or conversion or not all(step.isidentifier() for step in path):
                 path = ()
                 if item := _ITEM.match(name):
-                    fix = as_function(item[1], int(item[2]) if item[2].isdecimal() else item[2])
+                    fix = as_function(item[1], int(item[2]) if item[2].isdecimal() else item[2], word)
             found.append((before, path))
             before = ""
     except ValueError as error:
-        raise Refused(f"key={template!r} is no template ({error}): {fix}.") from error
+        raise Refused(f"{word}={template!r} is no template ({error}): {fix}.") from error
     if not all(path for _, path in found):
-        raise Refused(f"key={template!r} has braces without a name, or with more than a name: {fix}.")
+        raise Refused(f"{word}={template!r} has braces without a name, or with more than a name: {fix}.")
     ends = [text for text, _ in found[1:]]
     if not all(ends):
         raise Refused(
-            f"key={template!r} has nothing between two values, so that ('ab', 'c') and ('a', 'bc') would be "
-            "one key: put other characters between them, as in '{owner}:{repo}'."
+            f"{word}={template!r} has nothing between two values, so that ('ab', 'c') and ('a', 'bc') would "
+            "be the same: put other characters between them, as in '{owner}:{repo}'."
         )
     if any(ESCAPE in end for end in ends):
         raise Refused(
-            f"key={template!r} has {ESCAPE!r} between two values, the escape character of the values: put "
+            f"{word}={template!r} has {ESCAPE!r} between two values, the escape character of the values: put "
             "another text there, as in '{owner}:{repo}'."
         )
     return tuple(Field(*field, until) for field, until in zip(found, [*ends, ""], strict=False)), before

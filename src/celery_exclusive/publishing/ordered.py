@@ -99,7 +99,7 @@ class OrderedPublish(AskingPublish):
         if isinstance(answer, Parked):
             warn_of_long_line(self.message.task.name, self.key, answer.position)
             if lock_outcome.receivers:
-                outcomes.joined_line(self._subject, answer.position)
+                outcomes.joined_line(self._subject, answer.position, answer.by)
 
     def _terms(self, encoded: Encoded) -> dict[str, Any]:
         goes_on = bool(self.message.origin.run or self.message.options.get("retries"))

@@ -47,6 +47,15 @@ def test_a_busy_key_s_message_waits_in_the_store(key: Key):
     assert key.messages["b"] == b"message of b"
 
 
+def test_a_message_above_the_rate_of_its_key_is_told_so_and_when_the_next_may_start(key: Key):
+    rates = ((1, 60 * SECOND),)
+    key.acquire("a", rates=rates)
+    key.release("a")
+    parked = key.ask(Enqueue("b", b"", rates=rates))
+    assert isinstance(parked, Parked)
+    assert [(owner.phase, owner.opens_in) for owner in parked.by] == [("rate", 60)]
+
+
 def test_messages_start_in_the_order_in_which_they_were_published(key: Key):
     assert enqueue(key, "a") == SEND
     assert [type(enqueue(key, id)) for id in "bc"] == [Parked, Parked]

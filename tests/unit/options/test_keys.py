@@ -560,7 +560,7 @@ def test_a_template_into_a_dict_or_a_list_is_refused_with_a_function_that_works(
 @pytest.mark.parametrize(
     ("template", "why"),
     [
-        ("{a}{b}", "has nothing between two values, so that ('ab', 'c') and ('a', 'bc') would be one key"),
+        ("{a}{b}", "has nothing between two values, so that ('ab', 'c') and ('a', 'bc') would be the same"),
         ("{a}:{b}{a}", "has nothing between two values"),
         ("{a}^{b}", "has '^' between two values, the escape character of the values"),
         ("{a}: ^:{b}", "has '^' between two values"),

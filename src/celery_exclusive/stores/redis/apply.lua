@@ -72,6 +72,10 @@ end
 
 -- include quick.lua
 
+-- A function of its own has what is above at hand. For each function that is defined, Lua looks for what it uses
+-- of the same function through all locals behind that.
+return (function()
+
 -- include room.lua
 
 -- include document.lua
@@ -180,3 +184,5 @@ else
 end
 local epoch = (#wakes > 0 or verb == 'reap') and ensure_epoch() or ''
 return {answer, number, by or {}, epoch, wakes, asides, unreadable, now, drawn}
+
+end)()

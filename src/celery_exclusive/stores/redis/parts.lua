@@ -28,6 +28,7 @@ function parts.read(text)
   if #numbers ~= 7 or math.max(unpack(numbers)) > NEVER or numbers[5] == 0 then return nil end
   part.waiting, part.last, part.held, part.shut, part.weight, part.limit, part.due = unpack(numbers)
   part.was = text
+  if part.due <= now and part.waiting + part.held + part.shut == 0 then part.override = nil end -- idle for KEPT
   return part
 end
 
@@ -285,6 +286,7 @@ function parts.due_of(name, part)
     local first = parts.shut_of(name)[1]
     due = (not first or parts.fits(name, first.cost)) and now or parts.opens(part, first.cost)
   end
+  if part.override then return due end -- at which it is forgotten if the part is idle
   return now < part.due and part.due < due and part.due or due
 end
 

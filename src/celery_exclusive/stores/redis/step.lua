@@ -267,7 +267,9 @@ function verbs.enqueue()
     put(entry, WAITING, entry.offer_until, PUBLISHED + 1)
   end
   if entry.offer_until > now then return 'done', 1 end
-  return 'parked', position()
+  local by = closed(op.cost)
+  append(by, 0)
+  return 'parked', position(), by
 end
 
 function verbs.recall()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Collection, Sequence
 from typing import Any
 
@@ -48,11 +49,15 @@ class PartRows:
 
 def fields_of(part: Part) -> tuple[int | str | None, ...]:
     """Return the fields of a part that stand before its name."""
-    return None if part.due == NEVER else part.due, part.text
+    return None if part.due == NEVER else part.due, json.dumps(part.text)
 
 
 def _part(name: bytes, due: Any, text: Any) -> Part:
     check_type(bytes, name)
+    try:
+        text = json.loads(text)
+    except (ValueError, TypeError) as error:
+        raise Damaged(f"{type(error).__name__}: {error}") from error
     part = read_part(to_text(name), text)
     if due != fields_of(part)[0]:
         raise Damaged(f"its part {part.name!r} is due at {due}, not at {part.due}")

@@ -52,7 +52,7 @@ TABLES = {
     "exclusive2_part": """(  -- the parts of keys that have tasks or terms
         namespace {name} NOT NULL, key {name} NOT NULL, part {name} NOT NULL,
         due BIGINT,  -- when the reaper must look at it; null: it need not
-        record {text} NOT NULL,  -- its terms, a line for each, and its numbers
+        record {text} NOT NULL,  -- a JSON string: its terms, a line for each, and its numbers
         PRIMARY KEY (namespace, key, part){indexes}
     ){small}""",
     "exclusive2_tombstone": """(
