@@ -63,7 +63,6 @@ class RunLeases:
         if exclusive and outcome.fence:
             held.append(exclusive)
             self.run.lease = self._lease(exclusive, outcome.fence, asked_at)
-            self.run.lease._may_be_superseded = option is not None and option.supersedes
             if option and option.keep_on_retry:
                 self.run.hand_over_lock = self.hand_over_lock
         if unique:
@@ -83,8 +82,10 @@ class RunLeases:
         return self.run.lease or self.run.unique_lease
 
     def _lease(self, claim: Claim, fence: int, asked_at: float) -> Lease:
-        worker = self.worker
-        return Lease(fence, claim, worker.services.store, asked_at + claim.ttl / SECOND, worker.roster.known)
+        worker, option = self.worker, self.delivery.lock_option(claim.key)
+        until, known = asked_at + claim.ttl / SECOND, worker.roster.known
+        may_be_superseded = option is not None and option.supersedes
+        return Lease(fence, claim, worker.services.store, until, known, may_be_superseded)
 
     def end_body(self, error: BaseException | None) -> None:
         """Release the unique key, since the body has ended, before callbacks and next steps are published.
