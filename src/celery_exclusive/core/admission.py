@@ -197,19 +197,27 @@ def joinable(existing_id: str, called_by: str | None) -> bool:
     return existing_id != called_by and _UUID.fullmatch(existing_id) is not None
 
 
+def _may_join(delivery: Delivery, existing_id: str) -> bool:
+    return delivery.joins and joinable(existing_id, delivery.called_by)
+
+
 def _end_as_duplicate(delivery: Delivery, key: str, existing_id: str, policy: Policy) -> Plan[Admission]:
     """End the delivery, or wait in the line of its unique key, in no slot, for the task that holds this."""
-    if not (delivery.joins and delivery.unique and joinable(existing_id, delivery.called_by)):
+    if not (delivery.unique and _may_join(delivery, existing_id)):
         return Admission(ON_CONFLICT[policy.on_duplicate], key, existing_id=existing_id, reason="duplicate")
     claim = delivery.unique.claim
     acquire = replace(delivery.acquire(claim, at_once=True), joins=True)
-    answer = yield from _ask(delivery, claim.key, acquire)
-    if isinstance(answer, Held):
+    answer = yield Ask(claim.key, acquire, joins=existing_id)
+    if isinstance(answer, Held) or (isinstance(answer, Parked) and delivery.redelivered):
         answer = yield Ask(claim.key, delivery.park(acquire), park=True, joins=existing_id)
     if not isinstance(answer, Granted):
         return _outcome(answer, claim.key, policy, has_to_wait=True)
+    return _join(claim.key, answer)
+
+
+def _join(key: str, answer: Granted) -> Admission:
     after = task_id(answer.after)
-    return Admission("join", claim.key, (), after, unique_fence=answer.fence, may_hold_unique=True)
+    return Admission("join", key, (), after, unique_fence=answer.fence, may_hold_unique=True)
 
 
 def _not_begun(delivery: Delivery, unique: UniqueClaim, outcome: Admission) -> Plan[Admission]:
@@ -337,19 +345,29 @@ def _begin(delivery: Delivery, unique: UniqueClaim, run: Admission, policy: Poli
     answer = yield from _acquire_unique_key(delivery, claim)
     if answer is None:  # the body runs without the key
         return run
-    if isinstance(answer, Granted):
+    if isinstance(answer, Granted) and not answer.after:
         if delivery.follows:  # that run handed its key over: no lease holds the copies of its message back
             yield Ask(claim.key, Remove(delivery.follows, ending="superseded"))
         return replace(run, may_hold_unique=True, unique_fence=answer.fence)
-    if isinstance(answer, Held) and not _has_to_run(delivery, answer.by[0]):
+    waits = not isinstance(answer, Held) or _has_to_run(delivery, answer.by[0])
+    if isinstance(answer, Held) and not (waits or _may_join(delivery, first_task_id(answer.by))):
         return run.as_duplicate(claim.key, answer.by, policy.on_duplicate)
     if delivery.exclusive:
         yield Ask(delivery.exclusive.key, Remove(delivery.exclusive.id, ending="open"))
         yield Ask(delivery.exclusive.key, delivery.exclusive.release("open"))
+    return (yield from _wait_for_unique_key(delivery, claim.key, answer, policy))
+
+
+def _wait_for_unique_key(delivery: Delivery, key: str, answer: Answer, policy: Policy) -> Plan[Admission]:
+    if isinstance(answer, Granted):  # an earlier delivery was parked to join the task that has ended
+        return _join(key, answer)
     if isinstance(answer, Parked):
-        return Admission("wait", claim.key, answer.by, position=answer.position, others=answer.others)
-    by = answer.by if isinstance(answer, Held) else None  # the store keeps no line
-    return Admission("drop", claim.key) if by is None else Admission("reschedule", claim.key, by)
+        return Admission("wait", key, answer.by, position=answer.position, others=answer.others)
+    if not isinstance(answer, Held):
+        return Admission("drop", key)
+    if not _has_to_run(delivery, answer.by[0]):
+        return (yield from _end_as_duplicate(delivery, key, first_task_id(answer.by), policy))
+    return Admission("reschedule", key, answer.by)  # the store keeps no line
 
 
 def _acquire_unique_key(delivery: Delivery, claim: Claim) -> Plan[Answer | None]:

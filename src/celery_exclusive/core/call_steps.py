@@ -18,7 +18,7 @@ class CallSteps(KeyState):
         if own and not own.belongs_to(op.token):  # another delivery of this id runs
             return Held(*self.owners())
         # The id of a call is new: a mark of it can only come from an earlier request of its publisher.
-        is_held = self.held > 0 or any(not entry.joins for entry in self.head())
+        is_held = self.held > 0 or self.has_ahead()
         is_refused = is_held and not (op.repeated or op.inherits)
         known = None if own or is_refused or op.phase == "running" else self.mark
         if known and known.kind != "given_up":

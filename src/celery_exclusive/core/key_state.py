@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import replace
+from itertools import takewhile
 
 from celery_exclusive.core.operations import Acquire, AcquireAlone, Owner, Restore, Waiting
 from celery_exclusive.core.parts import Parts
@@ -331,6 +332,11 @@ class KeyState:
     def head(self) -> list[Entry]:
         waiting = [entry for entry in self.entries.values() if entry.state == "waiting"]
         return sorted(waiting, key=lambda entry: entry.turn)
+
+    def has_ahead(self) -> bool:
+        """Whether any in line goes before the operation's task: those that join do not."""
+        ahead = takewhile(lambda entry: entry.id != self.id, self.head())
+        return any(not entry.joins for entry in ahead)
 
     def owners(self, cost: int | None = None, part: str = "") -> tuple[tuple[Owner, ...], int]:
         """Return the owners that an answer names, holders first, and the number of others.

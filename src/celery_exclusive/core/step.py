@@ -97,11 +97,13 @@ class _Step(CallSteps):
         self.parts.bring(op)
         self.advance()
         lease, entry = self.holders.get(op.id), self.entries.get(op.id)
+        if entry and entry.joins and not op.joins:  # its message as it came does not say so
+            op = replace(op, joins=True, message=None)
         if lease and lease.phase != "running":  # a queued lease belongs to its id
             return self._enter(op, lease.fence)
         if lease and lease.token == op.token:
             self._renew_lease(lease, op.ttl)
-            return Granted(lease.fence, self.terms.done)
+            return self._granted(op, lease.fence)
         if obsolete := self._obsolete(op, lease, entry):
             return obsolete
         if not lease and (granted := self._take_over(op) or self._grant_free_slot(op, entry)):
@@ -359,11 +361,13 @@ class _Step(CallSteps):
     def _grant_free_slot(self, op: Acquire, entry: Entry | None) -> Answer | None:
         """Grant a free slot, if there is one behind the line. An id aside may get any slot.
 
+        A message whose lease expired in the queue goes before those that join it.
         After a death only the copy of the offer brings the number of deaths along: an older one waits for it.
         """
         is_aside = entry is not None and entry.state == "aside"
         is_older = entry is not None and entry.deaths > 0 and not self._is_of_offer(op)
-        ahead = 0 if op.order == "any" or is_aside else self.ahead
+        is_first = op.order == "any" or is_aside or not (op.joins or self.has_ahead())
+        ahead = 0 if is_first else self.ahead
         is_shut = entry is not None and entry.state == "shut"
         if is_shut or (is_older and not is_aside) or not self.has_room(op.cost, ahead):
             return None
@@ -375,8 +379,6 @@ class _Step(CallSteps):
     def _enter(self, op: Acquire, fence: int) -> Answer:
         """Grant the lease. With late acknowledgement the message stays behind the run until the run ends."""
         entry, lease = self.entries.get(op.id), self.holders.get(op.id)
-        if self.terms.done and not op.joins:
-            self.terms = replace(self.terms, done="")
         is_only_copy = entry is not None and entry.is_published and op.promoted and not op.redelivered
         is_copied = op.may_be_in_line or entry is not None or (lease is not None and lease.may_have_copies)
         may_have_copies = is_copied and not is_only_copy
@@ -391,6 +393,12 @@ class _Step(CallSteps):
             self.new_tombstone = Tombstone("begun")
         if is_only_copy:  # a repetition of the request that has sent it may still come
             self.new_tombstone = Tombstone("sent")
+        return self._granted(op, fence)
+
+    def _granted(self, op: Acquire, fence: int) -> Granted:
+        """Name the run that has ended before a delivery that joins. It is forgotten when a body begins."""
+        if self.terms.done and not op.joins:
+            self.terms = replace(self.terms, done="")
         return Granted(fence, self.terms.done)
 
     def _is_of_offer(self, op: Acquire) -> bool:

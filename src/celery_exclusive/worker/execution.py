@@ -69,7 +69,7 @@ class Execution:
         self.may_be_in_line = delivery.may_be_in_line
         self.store_wait = StoreWait(task, request, worker, is_for_any=delivery.can_be_parked)
         self.asked_at = self.look_until = 0.0
-        self.was_granted = self.is_ignored = False
+        self.was_granted = self.is_ignored = self.has_waited = False
         # Its body is over until it begins: Celery may end it without.
         self.run = Run(self.task_id, body_over=True, end=self.store_wait.end)
         self.leases = RunLeases(worker, slot, delivery, task.name, self.run)
@@ -161,8 +161,7 @@ class Execution:
             if lock is None or asked.key == lock.key:  # it is for the lease that the body sees
                 self.asked_at = time.monotonic()
             if asked.joins is not None:
-                header = replace(self.delivery.header, duplicate_of=asked.joins, joins=True)
-                self.delivery = replace(self.delivery, header=header)
+                self.delivery = self.delivery.as_duplicate_of(asked.key, asked.joins)
             if asked.park:
                 self.may_be_in_line = True  # after that, and it may not know it
                 operation = replace(operation, message=self.delivery.parked_at(asked.key).dump())
@@ -289,17 +288,20 @@ class Execution:
         return outcome if may_skip or outcome.kind != "skip" else replace(outcome, kind="fail")
 
     def end_with_other(self) -> Admission | None:
-        """End a duplicate whose task has ended: it needs no key. None: that runs, or was lost."""
-        if not (self.delivery.joins and self.delivery.duplicate_of):
+        """End a duplicate whose task has ended: it needs no key. None: that runs, or was lost.
+
+        One that may be in line asks for the key: only one copy of its message may end it.
+        """
+        delivery = self.delivery
+        if delivery.may_be_in_line or not (delivery.joins and delivery.duplicate_of):
             return None
-        key, existing_id = self.delivery.duplicate_of
-        if not joinable(existing_id, self.delivery.called_by):
+        key, existing_id = delivery.duplicate_of
+        if not joinable(existing_id, delivery.called_by):
             return None
-        seen = None if self.delivery.offered == key else self.look(Ask(key, None))
-        has_ended = seen is None or (
-            isinstance(seen, Held) and existing_id not in [task_id(owner.id) for owner in seen.by]
-        )
-        ended = result_of(self.services, existing_id, waits=has_ended)
+        seen = self.look(Ask(key, None))
+        if isinstance(seen, Held):
+            self.has_waited = existing_id not in [task_id(owner.id) for owner in seen.by]
+        ended = result_of(self.services, existing_id, waits=self.has_waited)
         return self.end_as(existing_id, ended, key) if ended and ended != LOST else None
 
     def end_as(self, existing_id: str, ended: Ended, key: str) -> Admission:
@@ -308,14 +310,20 @@ class Execution:
         return Admission("run", key)
 
     def join(self, outcome: Admission) -> Admission | None:
-        """End as the task has ended that held the unique key. None: it was lost, and the body runs."""
+        """End as the task has ended that held the unique key. None: it was lost, and the body runs.
+
+        The one of which this is a duplicate may have ended before this was in line, and after the first look.
+        """
         self.leases.note_granted(replace(outcome, kind="run"), self.asked_at)
-        after = outcome.existing_id
-        ended = result_of(self.services, after) if after else LOST
+        other, (_, existing_id) = outcome.existing_id, self.delivery.duplicate_of or ("", "")
+        ended = result_of(self.services, other) if other else LOST
+        if ended == LOST and existing_id not in ("", other):
+            waits = not (self.delivery.may_be_in_line or self.has_waited)
+            other, ended = existing_id, result_of(self.services, existing_id, waits=waits) or LOST
         if ended == LOST:
             self.delivery = self.delivery.as_holder()
             return None
-        self.end_as(after, ended or (None, unread_result(self.task.name, outcome)), outcome.key)
+        self.end_as(other, ended or (None, unread_result(self.task.name, outcome)), outcome.key)
         return replace(outcome, kind="run")
 
     def look_at_deaths(self) -> None:

@@ -112,6 +112,11 @@ class Received(Delivery):
             unique = replace(unique, queued_ttl=left)
         return replace(self, unique=unique, expires_in=microseconds_until(self.expires))
 
+    def as_duplicate_of(self, key: str, existing_id: str) -> Received:
+        """Return the delivery of a message that waits for this task, which holds its unique key."""
+        header = replace(self.header, duplicate_of=existing_id, joins=True)
+        return replace(self, header=header, duplicate_of=(key, existing_id), joins=True)
+
     def as_holder(self) -> Received:
         """Return the delivery of a duplicate that holds its unique key now, since no other has run for it."""
         header = replace(self.header, duplicate_of=None, awaited=False, joins=False)

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 from celery_exclusive.core.endings import lease_that_keeps_message
 from celery_exclusive.core.operations import Applied, Granted
 from celery_exclusive.core.publishing import Sending
+from tests.explorer.messages import joining
 from tests.explorer.messages.callers import sent
 from tests.explorer.messages.store import LOCK
 from tests.explorer.messages.world import Message, Move, Phase, Publication, Slot, World
@@ -75,11 +76,12 @@ def over(model: Model, world: World, slot: Slot) -> Iterator[Move]:
         world, answer, wakes = model.ask(world, key, release)
         label += f", asks {key}: {shown(answer)}"
         if answer == Applied(True):
+            world = joining.ended(world, slot)
             ended = slot._replace(holds=model.plans.will_be_redelivered(slot))
     left = world.send(*wakes)
-    yield Move(label, leaves(model, left.put(slot, ended), ended))
+    yield Move(label, _stores(model, left.put(slot, ended), ended))
     if release and world.may("lost_replies"):
-        lost = leaves(model, left.spend("lost_replies").put(slot, slot), slot)
+        lost = _stores(model, left.spend("lost_replies").put(slot, slot), slot)
         yield Move(f"{label}, without a reply", lost, False)
     if world.may("steps") and slot.is_done:
         publishes = ended._replace(phase="publish", next=("step", _next(world, slot, "step")))
@@ -119,7 +121,7 @@ def publish(model: Model, world: World, slot: Slot) -> Iterator[Move]:
     sending = model.plans.publish(call, (answer,))
     assert isinstance(sending, Sending)
     label = f"{slot.id} publishes {message.id}, asks {asked.key}: {shown(answer)}, and is to {sending.kind}"
-    awoken = after.send(*wakes)
+    awoken = joining.published(model, world, after.send(*wakes), message, sending)
     _check(world, slot, sending)
     if sending.kind in ("skip", "duplicate"):
         model.is_skipped(after, message, message.key)
@@ -201,14 +203,26 @@ def _published(model: Model, world: World, slot: Slot, *, is_sent: bool = True) 
     if is_sent and slot.next[1].id == slot.hand_over:
         gone = gone._replace(has_retried=True)
     if how == "step":
-        return leaves(model, world.put(slot, gone), gone)
+        return _stores(model, world.put(slot, gone), gone)
     world = world if is_sent else world.mark(slot.id, has_handed_over=False)
     if how in ("inner", "inner member") or not is_sent:
         return world.put(slot, gone._replace(phase="body"))
-    return world.put(slot, gone._replace(phase="over"))
+    return world.put(slot, gone._replace(phase="over", result=""))
 
 
 # The result.
+
+
+def _stores(model: Model, world: World, slot: Slot) -> World:
+    """Store the result, in a move of its own if that of another task may be read."""
+    if model.setting.joins and slot.is_done:
+        return world.put(slot, slot._replace(phase="store"))
+    return leaves(model, world, slot)
+
+
+def store(model: Model, world: World, slot: Slot) -> Iterator[Move]:
+    stored = world.mark(slot.id, result=slot.result) if slot.result else world
+    yield Move(f"{slot.id} stores the result of {slot.result or 'nothing'}", leaves(model, stored, slot))
 
 
 def leaves(model: Model, world: World, slot: Slot) -> World:
@@ -216,7 +230,8 @@ def leaves(model: Model, world: World, slot: Slot) -> World:
     if slot.is_done:
         world = world.mark(slot.id, is_owed=False)
         guard = lease_that_keeps_message(model.plans.delivery(slot))
-        if guard and slot.has_body and not slot.is_paused:
+        is_at_once = not model.setting.joins  # since the release of its unique key
+        if guard and slot.has_body and is_at_once and not slot.is_paused:
             key = world.store.key(guard.key)
             has_copies = {place.id: True for place in key.line}  # but a kept message is none
             has_copies |= {lease.id: lease.waited for lease in key.leases}

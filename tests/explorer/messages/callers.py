@@ -16,6 +16,7 @@ from celery_exclusive.core.operations import (
 )
 from celery_exclusive.core.plan import Ask
 from celery_exclusive.core.publishing import Sending
+from tests.explorer.messages import joining
 from tests.explorer.messages.world import Caller, Copy, Fate, Message, Move, World
 from tests.explorer.model import Violation
 
@@ -53,6 +54,8 @@ def sent(world: World, message: Message, *, holds: bool) -> World:
         is_excused=before.is_excused,
         has_no_key=has_no_key,
         is_sent=True,
+        waits_for=before.waits_for,
+        ended_before=before.ended_before,
     )
     return world.send(Copy(message)).mark(message.id, **fate._asdict())
 
@@ -82,13 +85,14 @@ def _calls(model: Model, world: World, caller: Caller) -> Iterator[Move]:
             model.is_skipped(acquired, message, message.key)
         else:
             model.is_published(acquired, message)
+        awoken = joining.published(model, world, awoken, message, sending)
         marked = message._replace(duplicate_of=sending.existing_id if sending.kind == "duplicate" else "")
         yield Move(label, awoken.put_caller(caller, Caller(caller.how, marked, "send", sending.may_hold)))
     if world.may("lost_replies"):
         untaken = message._replace(is_acquired=False)
         phase = "owe" if caller.how == "call" else "send"
         lost = Caller(caller.how, untaken, phase, holds=True)
-        spent = awoken.spend("lost_replies").put_caller(caller, lost)
+        spent = awoken.spend("lost_replies").put_caller(caller, lost).mark(message.id, waits_for=())
         yield Move(f"{message.id} is called, asks {asked.key}, and gets no reply", spent, is_progress=False)
 
 

@@ -14,6 +14,7 @@ from celery_exclusive.core.call_steps import CallSteps
 from celery_exclusive.core.claim import LAST_CHANCE, task_id
 from celery_exclusive.core.delivery import Delivery
 from celery_exclusive.core.endings import HandOver
+from celery_exclusive.core.key_state import KeyState
 from celery_exclusive.core.operations import (
     Acquire,
     AcquireAlone,
@@ -22,6 +23,7 @@ from celery_exclusive.core.operations import (
     Granted,
     Held,
     Operation,
+    Parked,
     Release,
     Remove,
     Requeue,
@@ -31,11 +33,11 @@ from celery_exclusive.core.publishing import Sending
 from celery_exclusive.core.records import Document, Line, Tombstone
 from celery_exclusive.core.step import Transition
 from tests.explorer.explore import Explored, search
-from tests.explorer.messages import plans, slots
+from tests.explorer.messages import joining, plans, slots
 from tests.explorer.messages.model import Model
 from tests.explorer.messages.settings import KEEPS, setting
 from tests.explorer.messages.store import LOCK, MUCH_LATER, NOW
-from tests.explorer.messages.world import Setting
+from tests.explorer.messages.world import LOST, Setting, Slot
 
 _admit, _publish, _step = admission.admit, publishing.publish, step.step
 _run_ended, _body_ended, _unpublished = endings.run_ended, endings.body_ended, publishing.unpublished
@@ -287,6 +289,35 @@ def _given_up_as_sent(state: Any, op: GiveUp) -> Any:
     return _give_up(state, op)
 
 
+def _notes_no_end(state: Any, op: Release) -> Applied:
+    """Release the key of a run for which others wait, and do not note that it has ended."""
+    before = state.terms.done
+    answer = _release(state, op)
+    state.terms = replace(state.terms, done=before)
+    return answer
+
+
+def _never_forgets(document: Document, line: Line, operation: Operation, now: int) -> Transition:
+    """Keep what has ended when a new body begins."""
+    transition, done = _step(document, line, operation, now), document.terms.done
+    after = transition.document
+    kept = replace(after, terms=replace(after.terms, done=after.terms.done or done))
+    answer = transition.answer
+    answer = replace(answer, after=answer.after or done) if isinstance(answer, Granted) else answer
+    return replace(transition, document=kept, answer=answer)
+
+
+def _not_in_line(delivery: Delivery, asked: Ask) -> Any:
+    """Take a duplicate that joins for one that is in line."""
+    return Parked(1, ()) if asked.joins and asked.park else asked
+
+
+def _ends_any_copy(model: Model, slot: Slot) -> bool:
+    """Look for the result of the other, also if the store may know another copy."""
+    message = slot.copy.message
+    return model.plans.joins(slot) and not (slot.has_looked or slot.answers or not message.duplicate_of)
+
+
 CONTROLS: Mapping[str, Control] = {
     "a publisher does not look at the answer": Control(
         setting("two calls"), "has not ended", ((publishing, "publish", _publish_always),)
@@ -515,6 +546,41 @@ CONTROLS: Mapping[str, Control] = {
         ),
         "not all ends well",
         (_asking(lambda _, asked: Applied(True) if _leaves_last_chance(asked) else asked),),
+    ),
+    "a duplicate that joins is not parked": Control(
+        setting("join: two duplicates", calls="aBC", joins=True),
+        "not all ends well",
+        (_asking(_not_in_line),),
+    ),
+    "the end of a run is not noted for those that join it": Control(
+        setting("join: two duplicates, one is revoked", calls="aBC", revocations=1, joins=True),
+        "could have had the result of c",
+        ((step._Step, "release", _notes_no_end),),
+    ),
+    "what has ended counts for later calls": Control(
+        setting("join: two duplicates", calls="aBC", joins=True),
+        "from before it was called",
+        ((step, "step", _never_forgets),),
+    ),
+    "a duplicate that misses the end of the other runs": Control(
+        setting("join: a duplicate", calls="aB", joins=True),
+        "could have had the result of a",
+        ((joining, "missed", lambda *_: LOST),),
+    ),
+    "a new call is dropped as others wait to join": Control(
+        setting("join: a new call", calls="aBc", joins=True),
+        "no other task has u",
+        ((KeyState, "has_ahead", lambda state: bool(state.head())),),
+    ),
+    "each copy of a duplicate ends it": Control(
+        setting("join: a slow queue", calls="aB", slow=1, joins=True),
+        "ends a second time",
+        ((joining, "has_to_look", _ends_any_copy),),
+    ),
+    "a duplicate fails that finds its key held when it begins": Control(
+        setting("join: a queue longer than queued_ttl", calls="aB", backlogs=1, joins=True),
+        "fails as a duplicate, and could join",
+        ((admission, "_may_join", lambda delivery, _: delivery.duplicate_of is not None and delivery.joins),),
     ),
     "a body that begins does not release a key that is unique until then": Control(
         setting("until started", until="started"),

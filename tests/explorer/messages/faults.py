@@ -34,6 +34,7 @@ def of_slot(model: Model, world: World, slot: Slot) -> Iterator[Move]:
     dead = slot.given_up
     if world.may("kills"):
         ended = excuse(world.spend("kills"), slot).mark(slot.id, is_owed=False, is_given_up=True)
+        ended = ended.mark(slot.id, **model.lost(world, slot))
         ended = ended.put(slot, dead._replace(is_done=True, is_acked=True))
         yield Move(f"the child of {slot.copy} ({slot.phase}) dies, its task has failed", ended, False)
     if world.may("lost_children") and model.setting.late:

@@ -6,10 +6,11 @@ from collections.abc import Iterator
 
 from celery_exclusive.core.claim import FINISHED, STARTED, task_id
 from celery_exclusive.core.operations import Acquire, AcquireAlone, Granted, Held, Operation, Reap
-from tests.explorer.messages import callers, faults, slots
+from tests.explorer.messages import callers, faults, joining, slots
 from tests.explorer.messages.plans import Plans
 from tests.explorer.messages.store import KEYS, LOCK, Key, Store, Stores
 from tests.explorer.messages.world import (
+    LOST,
     Caller,
     Copy,
     Message,
@@ -121,6 +122,7 @@ class Model:
 
     def begins(self, world: World, slot: Slot) -> World:
         """The world in which this body has begun: may it?"""
+        world = joining.begins(world, slot)
         fate = world.fate(slot.id)
         if fate.has_begun and not (fate.is_excused or fate.has_handed_over):
             raise Violation(f"{slot.id} runs a second time by our own doing")
@@ -141,6 +143,10 @@ class Model:
         if former := slot.copy.message.follows:  # this goes on with it
             world = world.mark(former, is_owed=False, is_closed=True)
         return world.mark(slot.id, has_begun=True, was_admitted=True)
+
+    def lost(self, world: World, slot: Slot) -> dict[str, str]:
+        """The result of a task that ends without the end of its body, unless it has one."""
+        return {"result": world.fate(slot.id).result or LOST} if self.setting.joins else {}
 
     def ends_wait(self, world: World, slot: Slot) -> World:
         """The world in which a task ends without its body, since its wait is over: may it?"""

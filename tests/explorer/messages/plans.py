@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 from typing import TypeVar
+from unittest import mock
 
 from celery_exclusive.core import admission, endings, publishing
 from celery_exclusive.core.admission import Admission, Policy
@@ -77,9 +79,10 @@ class Plans:
         copy, message = slot.copy, slot.copy.message
         token = str(slot.token)
         exclusive = unique = None
-        if self.setting.exclusive and not message.duplicate_of:
+        joins = self.joins(slot)
+        if self.setting.exclusive and (joins or not message.duplicate_of):
             exclusive = Claim(LOCK, slot.hand_over if slot.is_handed_over else message.id, token, TTL)
-        if not message.duplicate_of:
+        if joins or not message.duplicate_of:
             claim = Claim(message.key, message.id, token, TTL)
             unique = UniqueClaim(claim, self.setting.until, QUEUED_TTL, message.is_acquired)
         is_guard = unique is not None and unique.until == FINISHED
@@ -89,6 +92,8 @@ class Plans:
             exclusive=exclusive,
             unique=unique,
             duplicate_of=(message.key, message.duplicate_of) if message.duplicate_of else None,
+            joins=joins,
+            called_by=message.parent or None,
             redelivered=copy.is_redelivered or slot.is_anew,
             promoted=copy.promoted,
             offered=copy.offered or None,
@@ -102,6 +107,9 @@ class Plans:
             is_awaited=message.is_awaited,
             keeps_lock=message.keeps_lock,
         )
+
+    def joins(self, slot: Slot) -> bool:
+        return self.setting.joins and slot.copy.message.is_awaited
 
     def _is_last_chance(self, slot: Slot) -> bool:
         """Whether the store has counted so many deaths; a message of the broker does not know of them."""
@@ -175,6 +183,7 @@ def _kind(how: Publication, message: Message, *, has_key: bool) -> Kind:
     return "replacement" if has_key else "rekeyed replacement"
 
 
+@mock.patch.object(admission, "_UUID", re.compile("[a-z]"))
 def _replay(plan: Plan[T], answers: tuple[object, ...]) -> Ask | T:
     """Give a plan the answers that it has got, and return what it asks now, or comes to."""
     try:

@@ -179,9 +179,31 @@ SETTINGS = (
         last_chances=True,
         crashes=1,
     ),
+    setting("join: two duplicates", calls="aBC", joins=True),
+    setting("join: a crash", calls="aB", crashes=1, joins=True),
+    setting("join: a second delivery", calls="aB", repeats=1, joins=True),
+    setting(
+        "join: early ack: a crash, a killed child", calls="aB", late=False, crashes=1, kills=1, joins=True
+    ),
+    setting(
+        "join: two keys: a queue longer than queued_ttl", calls="aB", exclusive=True, backlogs=1, joins=True
+    ),
+    setting("join: lost replies, a slow queue", calls="aB", lost_replies=1, slow=1, joins=True),
+    setting("join: the store is away for long", calls="aB", outages=1, joins=True),
+    setting("join: the next step", calls="AB", steps=1, joins=True),
 )
 
 LARGE = (
+    setting("large: join: two duplicates, a crash", calls="aBC", crashes=1, joins=True),
+    setting("large: join: two duplicates, a killed child", calls="aBC", kills=1, joins=True),
+    setting("large: join: early ack: a crash", calls="aBC", late=False, crashes=1, joins=True),
+    setting("large: join: a new call, a crash", calls="aBc", crashes=1, joins=True),
+    setting("large: join: lost replies, a crash", calls="aB", lost_replies=1, crashes=1, joins=True),
+    setting("large: join: lost replies, a copy", calls="aB", lost_replies=1, repeats=1, joins=True),
+    setting("large: join: a long queue, a crash", calls="aB", backlogs=1, crashes=1, joins=True),
+    setting("large: join: the next step, a crash", calls="AB", steps=1, crashes=1, joins=True),
+    setting("large: join: a slow queue, a second delivery", calls="aB", slow=1, repeats=1, joins=True),
+    setting("large: join: recover: a crash", calls="aB", recovers=True, crashes=1, joins=True),
     setting("give up: a crash", exclusive=True, gives_up=True, crashes=1),
     setting("give up: a second delivery, a slow queue", exclusive=True, gives_up=True, repeats=1, slow=1),
     setting(

@@ -11,7 +11,7 @@ from celery_exclusive.core.claim import LAST_CHANCE
 from celery_exclusive.core.endings import is_obsolete_copy, lease_that_keeps_message
 from celery_exclusive.core.operations import Acquire, Applied, Granted, Parked
 from celery_exclusive.core.plan import Ask
-from tests.explorer.messages import bodies
+from tests.explorer.messages import bodies, joining
 from tests.explorer.messages.bodies import left_by, shown
 from tests.explorer.messages.faults import crashed
 from tests.explorer.messages.store import LOCK, MESSAGE
@@ -30,6 +30,9 @@ def moves(model: Model, world: World, slot: Slot) -> Iterator[Move]:
 
 
 def _admit(model: Model, world: World, slot: Slot) -> Iterator[Move]:
+    if joining.has_to_look(model, slot):
+        yield from joining.look(world, slot)
+        return
     asked = model.plans.admit(slot)
     if isinstance(asked, Admission):  # it was sent as a duplicate
         yield Move(f"{slot.id}: {asked.kind}", _settle(model, world, world, slot, asked))
@@ -39,11 +42,14 @@ def _admit(model: Model, world: World, slot: Slot) -> Iterator[Move]:
         is_late = operation.redelivered or slot.may_be_late
         is_sent = asked.park or operation.recovers
         operation = replace(operation, redelivered=is_late, message=MESSAGE if is_sent else None)
-    after, answer, wakes = model.ask(world, asked.key, operation, slot.copy)
+    copy = slot.copy if asked.joins is None else slot.copy.as_duplicate_of(asked.joins)
+    after, answer, wakes = model.ask(world, asked.key, operation, copy)
     label = f"{slot.copy} asks {asked.key}: {type(operation).__name__} -> {shown(answer)}"
     if isinstance(answer, Parked):
         model.is_parked(slot, asked.key)
         after = after.mark(slot.id, was_admitted=True, has_waited=True)
+    if asked.joins and isinstance(answer, (Parked, Granted)):
+        after = joining.waits_for(after, slot.id, asked.joins)
     label, settled = _answered(model, label, after, slot, answer)
     yield Move(label, settled.send(*wakes))
     if wakes and world.may("crashes"):
@@ -125,10 +131,19 @@ def _settle(model: Model, world: World, at: World, slot: Slot, outcome: Admissio
     begun = slot._replace(answers=(), holds=holds, has_lock=has_lock)
     begun = begun._replace(may_be_late=False, has_failed=False, is_anew=False)
     if outcome.kind == "run":
-        return model.begins(world, slot).put(slot, begun._replace(phase="body", has_body=True))
+        body = begun._replace(
+            phase="body", has_body=True, result=slot.copy.message.task if model.setting.joins else ""
+        )
+        return model.begins(world, slot).put(slot, body)
+    if outcome.kind == "join":
+        asked = model.plans.admit(slot)
+        assert isinstance(asked, Ask)
+        copy = slot.copy.as_duplicate_of(asked.joins) if asked.joins else slot.copy
+        return world.put(slot, begun._replace(copy=copy, phase="join", after=outcome.existing_id))
     if outcome.ends_wait and outcome.kind in ("skip", "fail"):
         return model.ends_wait(world, slot).put(slot, begun._replace(phase="over", ends_wait=True))
     if outcome.kind in ("skip", "fail"):
+        joining.fails(model, slot, outcome.existing_id)
         if not slot.copy.message.duplicate_of:
             model.is_skipped(at, slot.copy.message, outcome.key, slot.copy)
         return world.put(slot, begun._replace(phase="over"))
@@ -149,7 +164,7 @@ def _revoked(model: Model, world: World, slot: Slot) -> Iterator[Move]:
     delivery = model.plans.delivery(slot)
     guard = lease_that_keeps_message(delivery)
     owed = slot._replace(phase="owed", is_discarded=True)
-    world = world.mark(slot.id, keeps_lock=False)
+    world = world.mark(slot.id, keeps_lock=False, **model.lost(world, slot))
     if guard and delivery.promoted is not None:
         after, answer, wakes = model.ask(world, guard.key, delivery.acquire(guard))
         label = f"{slot.copy} is discarded, asks {guard.key}: {shown(answer)}"
@@ -204,6 +219,7 @@ def _ack(model: Model, world: World, slot: Slot) -> Iterator[Move]:
 
 _NEXT = {
     "admit": _admit,
+    "join": joining.join,
     "revoked": _revoked,
     "body": bodies.body,
     "keep": bodies.keep,
@@ -211,6 +227,7 @@ _NEXT = {
     "send": bodies.send,
     "undo": bodies.undo,
     "over": bodies.over,
+    "store": bodies.store,
     "leave": _leave,
     "again": _again,
     "return": _return,

@@ -37,6 +37,7 @@ from celery_exclusive.core.records import (
     State,
     overdue,
 )
+from celery_exclusive.core.room import NO_TERMS, Terms
 
 if TYPE_CHECKING:
     from tests.explorer.messages.world import Copy
@@ -73,20 +74,22 @@ class Place(NamedTuple):
     gives_up: bool = False
     replaceable: bool = False
     over: str | None = None
+    joins: bool = False
 
 
 class Key(NamedTuple):
-    """The store's data of one key. `is_due`: the reaper will look at it."""
+    """The store's data of one key. `is_due`: the reaper will look at it. `done`: as in `Terms`."""
 
     leases: tuple[Lease, ...] = ()
     line: tuple[Place, ...] = ()
     tombstones: tuple[tuple[str, int | str], ...] = ()
     is_due: bool = False
+    done: str = ""
 
     @property
     def owners(self) -> list[str]:
-        """The ids that have the key, or to which a free slot is offered."""
-        first = [place.id for place in self.line if place.state == "waiting"][:1]
+        """The ids that have the key, or to which a free slot is offered: those that join need none."""
+        first = [place.id for place in self.line if place.state == "waiting" and not place.joins][:1]
         return [lease.id for lease in self.leases] or first
 
     def with_tokens(self, tokens: dict[int, int]) -> Key:
@@ -201,6 +204,7 @@ def _step(
             entry.gives_up,
             entry.replaceable,
             entry.over,
+            entry.joins,
         )
         for entry in sorted(entries.values(), key=lambda entry: entry.seq)
     )
@@ -222,7 +226,7 @@ def _step(
     marks = tuple(sorted(tombstones.items()))
     # A renewal does not look at the clock: what is due by a lease that has expired is due after it, too.
     is_due = transition.due is not None or (isinstance(operation, Renew) and key.is_due)
-    changed = Key(leases, places, marks, is_due)
+    changed = Key(leases, places, marks, is_due, transition.document.terms.done)
     wakes = tuple(copies[woken]._replace(promoted=epoch, offered=name) for woken in transition.wake)
     return changed, _answer(transition.answer), wakes
 
@@ -244,6 +248,7 @@ def _load(key: Key, id: str, epoch: str) -> tuple[Document, Line]:
             place.gives_up,
             place.replaceable,
             place.over,
+            joins=place.joins,
         )
         for seq, place in enumerate(key.line, 1)
     ]
@@ -263,7 +268,8 @@ def _load(key: Key, id: str, epoch: str) -> tuple[Document, Line]:
         ahead=sum(own is None or entry.seq < own.seq for entry in head),
         tombstone=None if mark is None else str(mark),
     )
-    return Document(1, LAST_FENCE, holders, epoch, NOW if due else deadline), line
+    terms = Terms(done=key.done) if key.done else NO_TERMS
+    return Document(1, LAST_FENCE, holders, epoch, NOW if due else deadline, terms=terms), line
 
 
 def _token(token: str) -> int:
@@ -273,7 +279,7 @@ def _token(token: str) -> int:
 def _answer(answer: Answer) -> Answer:
     """The answer without numbers that no plan looks at."""
     if isinstance(answer, Granted):
-        return Granted(1)
+        return Granted(1, answer.after)
     if isinstance(answer, Parked):
         return Parked(min(answer.position, 1), ())
     if isinstance(answer, Over):

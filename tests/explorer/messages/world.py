@@ -7,9 +7,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
 from functools import lru_cache
-from typing import Literal, NamedTuple
+from typing import Any, Literal, NamedTuple
 
-from celery_exclusive.core.claim import UniqueUntil
+from celery_exclusive.core.claim import UniqueUntil, task_id
 from celery_exclusive.core.operations import Held
 from tests.explorer.messages.store import NOBODY, Store
 
@@ -20,6 +20,7 @@ Publication = Literal[
 next one of a chain, which the end of a task publishes. An `inner` call is made by a body with its own key."""
 Phase = Literal[
     "admit",
+    "join",
     "revoked",
     "body",
     "keep",
@@ -27,16 +28,21 @@ Phase = Literal[
     "send",
     "undo",
     "over",
+    "store",
     "leave",
     "again",
     "return",
     "ack",
     "owed",
 ]
-"""What a delivery does next: ask for its keys, be discarded, run, leave its lock to its retry, ask for the
-key of what it publishes, send that, give its key back, end its body, release its own keys, publish itself
-again, go back to its broker, be acknowledged. What is `owed` is released by the main process, since the
-child is dead."""
+"""What a delivery does next: ask for its keys, read the result of another task, be discarded, run, leave its
+lock to its retry, ask for the key of what it publishes, send that, give its key back, end its body, store its
+result, release its own keys, publish itself again, go back to its broker, be acknowledged. What is `owed` is
+released by the main process, since the child is dead."""
+
+
+LOST = "lost"
+"""The result of a task that has ended without the end of its body."""
 
 
 class Message(NamedTuple):
@@ -84,6 +90,9 @@ class Copy(NamedTuple):
         """Whether it is known to continue a run."""
         return self.message.goes_on or self.is_redelivered or bool(self.promoted)
 
+    def as_duplicate_of(self, task: str) -> Copy:
+        return self._replace(message=self.message._replace(duplicate_of=task))
+
     @property
     def is_back(self) -> bool:
         """Whether it says that there was an earlier delivery."""
@@ -108,7 +117,8 @@ class Slot(NamedTuple):
     `is_done`, its message comes again. `hand_over` is the id of the retry to which it leaves its lock, and
     under which it holds the lock if it `is_handed_over`; `has_retried`: that was sent. `is_discarded`: it was
     revoked.
-    `forgotten` are the keys that the store has forgotten.
+    `forgotten` are the keys that the store has forgotten. `has_looked`: for the result of the task that it
+    duplicates. `after`: the task whose result it reads. `result`: the task whose body has made its own.
     """
 
     copy: Copy
@@ -132,6 +142,9 @@ class Slot(NamedTuple):
     has_retried: bool = False
     is_discarded: bool = False
     forgotten: tuple[str, ...] = ()
+    has_looked: bool = False
+    after: str = ""
+    result: str = ""
 
     @property
     def id(self) -> str:
@@ -189,7 +202,9 @@ class Fate(NamedTuple):
     that begins nothing holds its copies back, as docs/evidence/rare-cases.md says.
     `keeps_lock`: its run has left it the lock, and it has not begun.
     `is_sent`: its publisher has sent it. `is_unsent`: its publisher was told that it is not sent, and will
-    not be. `is_over`: a worker has ended it without its body, since its wait in line was over.
+    not be. `is_over`: a worker has ended it without its body, since its wait in line was over. `waits_for`:
+    the tasks as one of which it is to end, and not run. `result`: the task whose body has made its stored
+    result, or `LOST`. `ended_before`: the tasks whose results are too old for it.
     """
 
     is_owed: bool = True
@@ -206,6 +221,9 @@ class Fate(NamedTuple):
     is_sent: bool = False
     is_unsent: bool = False
     is_over: bool = False
+    waits_for: tuple[str, ...] = ()
+    result: str = ""
+    ended_before: tuple[str, ...] = ()
 
 
 class Budget(NamedTuple):
@@ -256,7 +274,8 @@ class Setting:
     that grants a call its key sends its message, too. `flags`: the broker says of a message that it delivers
     it again. `recovers`: the store keeps the message of a run, and the broker hides the message of a dead
     one. `keeps`: a retry keeps the lock of its run. `gives_up`: messages that wait for the lock give up.
-    `last_chances`: all that the store has published may only run one at a time.
+    `last_chances`: all that the store has published may only run one at a time. `joins`: duplicates that are
+    members wait for the task with their key, and end as that has.
     """
 
     name: str = field(compare=False)
@@ -272,6 +291,7 @@ class Setting:
     keeps: bool = False
     gives_up: bool = False
     last_chances: bool = False
+    joins: bool = False
     budget: Budget = _NOTHING
 
 
@@ -301,9 +321,13 @@ class World(NamedTuple):
     def fate(self, id: str) -> Fate:
         return dict(self.fates).get(id, _UNKNOWN)
 
-    def mark(self, id: str, **changes: bool) -> World:
+    def mark(self, id: str, **changes: Any) -> World:
         fates = {**dict(self.fates), id: self.fate(id)._replace(**changes)}
         return self._replace(fates=tuple(sorted(fates.items())))
+
+    def result_of(self, task: str) -> str:
+        """Return the task whose body has made the stored result of this one; "": there is none."""
+        return next((fate.result for id, fate in self.fates if task_id(id) == task and fate.result), "")
 
     def may(self, what: str) -> bool:
         return bool(getattr(self.budget, what))

@@ -27,7 +27,7 @@ METHODS = {"recall": "recall_one", "drop": "drop_one", "hold": "hold_key"}
             "step.lua",
             [step._Step, call_steps.CallSteps],
             {"add_entry", "hold", "set_deadline", "change", "after"},
-            {"transition", "reap", "renew", "inherited", "obsolete", "again_in_line", "set_terms"},
+            {"transition", "reap", "renew", "inherited", "obsolete", "again_in_line", "set_terms", "granted"},
         ),
     ],
 )

@@ -17,6 +17,15 @@ local function head()
   return found
 end
 
+-- Whether any in line goes before the operation's task: those that join do not.
+local function has_ahead()
+  for _, entry in ipairs(head()) do
+    if entry.id == op.id then return false end
+    if not entry.joins then return true end
+  end
+  return false
+end
+
 -- The units that leases hold beyond one each.
 local function extra()
   local units = unread_extra

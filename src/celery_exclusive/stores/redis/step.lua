@@ -55,8 +55,9 @@ local function new_entry()
   return entry, parts.in_part(entry)
 end
 
--- The run that has ended before, as an owner.
+-- The run that has ended before a delivery that joins, as an owner. It is forgotten when a body begins.
 function parts.after()
+  if not op.joins then parts.done = '' end
   return parts.done ~= '' and {parts.done, 0, 0, 0, 'running', '', 0}
 end
 
@@ -67,7 +68,6 @@ end
 -- Grants the lease. With late acknowledgement the message stays behind the run until its end.
 local function enter(fence)
   local entry, lease = entries[op.id], holders[op.id]
-  if not op.joins then parts.done = '' end
   local is_only_copy = entry and entry.offers == PUBLISHED and (op.promoted or '') ~= '' and not op.redelivered
   local is_copied = may_be_in_line or entry or lease and lease.may_have_copies == '1'
   hold(fence, is_copied and not is_only_copy and '1' or '0', 'running', op.cost, op.part)
@@ -98,7 +98,8 @@ end
 local function grant_free_slot(entry)
   local is_aside = entry and entry.state == ASIDE
   if entry and entry.deaths > 0 and not is_aside and not is_of_offer() then return end
-  local before = (op.order == 'any' or is_aside) and 0 or ahead
+  local is_first = op.order == 'any' or is_aside or not (op.joins or has_ahead())
+  local before = is_first and 0 or ahead
   if entry and entry.state == parts.SHUT or not has_room(op.cost, before) or not parts.lets() then return end
   parts.count_start()
   return enter(next_number())
@@ -155,6 +156,8 @@ function verbs.acquire()
   local part_before = parts.bring()
   advance()
   local lease, entry = holders[op.id], entries[op.id]
+  -- Its message as it came does not say that it joins.
+  if entry and entry.joins and not op.joins then op.joins, op.message = true, false end
   if lease and lease.phase ~= 'running' then return enter(lease.fence) end -- a queued lease belongs to its id
   if lease and lease.token == op.token then
     renew_lease(lease)
@@ -207,8 +210,7 @@ function verbs.acquire_alone()
   advance()
   local own, inherited = holders[op.id], holders[op.inherits_id]
   if own and not belongs_to(own, op.token) then return 'held', 0, owners() end -- another delivery of this id runs
-  local is_held = holder_count > 0
-  for _, entry in ipairs(head()) do is_held = is_held or not entry.joins end
+  local is_held = holder_count > 0 or has_ahead()
   local is_refused = is_held and not (op.repeated or op.inherits_id)
   local known = not own and not is_refused and op.phase ~= 'running' and mark()
   if known and known ~= GIVEN_UP then return 'stale', 0 end
