@@ -77,6 +77,7 @@ class Services:
     def __init__(self, app: Any) -> None:
         self.app = app
         self.workers: list[Any] = []
+        self._key_users: tuple[int, dict[object, set[str]]] = (0, {})
 
     @property
     def worker(self) -> Any:
@@ -183,8 +184,16 @@ class Services:
 
     def _shares_key(self, task: Any, key: object) -> bool:
         """Whether another task may hold the unique key of this one, and end with a result of its own."""
-        others = (self.unique(other) for other in self.app.tasks.values() if other.name != task.name)
-        return key is not None and any(other is not None and other.key == key for other in others)
+        if key is None:
+            return False
+        tasks = self.app.tasks
+        if self._key_users[0] != len(tasks):  # one more was registered
+            users: dict[object, set[str]] = {}
+            for other in tasks.values():
+                if option := self.unique(other):
+                    users.setdefault(option.key, set()).add(other.name)
+            self._key_users = (len(tasks), users)
+        return bool(self._key_users[1].get(key, set()) - {task.name})
 
     @property
     def _limits(self) -> Settings | None:

@@ -8,8 +8,10 @@ import pytest
 from celery import chain, chord
 
 from celery_exclusive import DuplicateTask, Unique
+from celery_exclusive.leases.operator_release import queued_keys, release_queued
 from tests.worker.journal import eventually
 from tests.worker.lab import Lab
+from tests.worker.message import consume
 from tests.worker.stage import Stage, on_stages
 from tests.worker.test_unique import DEADLINE, ONCE, SHOP, hold
 
@@ -138,6 +140,22 @@ def test_a_worker_that_dies_while_its_duplicate_waits_loses_no_chain(stage: Stag
     lab.open("holder")
     assert_joined(joined, "holder")
     assert lab.journal.tags(key="k") == ["holder", "holder"]
+
+
+@ONCE
+def test_a_duplicate_whose_key_has_lapsed_in_the_queue_joins_the_one_that_runs(stage: Stage) -> None:
+    lab = stage.make_lab(SHOP)
+    worker = stage.start_worker(lab, slots=2, options=("-Q", "lab"))
+    task, services = lab.task("once"), lab.app._celery_exclusive
+    result = chain(task.s("k", "duplicate").set(queue="side"), task.s("after")).apply_async()
+    assert release_queued(services, queued_keys(services.store, None)) == 1
+    hold(lab, "once")
+    consume(lab, worker, "side")
+    lab.wait_for_line(1, "once", "k")
+    lab.open("holder")
+    assert_joined(result, "holder")
+    stage.assert_nothing_is_left(lab)
+    assert lab.journal.tags(key="k") == ["holder"]
 
 
 @ONCE

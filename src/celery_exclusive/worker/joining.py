@@ -6,7 +6,7 @@ import time
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
-from billiard.exceptions import WorkerLostError
+from billiard.exceptions import SoftTimeLimitExceeded, WorkerLostError
 
 from celery_exclusive import notices
 
@@ -33,22 +33,28 @@ def may_join(
 def result_of(services: Services, task_id: str, *, waits: bool = True) -> Ended | None:
     """Return how a task has ended, `LOST` if it ended without its body. None: it has no result.
 
-    `waits`: its body has ended, or was lost, and its result may be on its way.
+    `waits`: its body has ended, or was lost, and its result may be on its way. A soft time limit that strikes
+    meanwhile is returned as the error.
     """
-    until = time.monotonic() + _WAIT
-    while True:
-        try:
-            meta = services.app.backend.get_task_meta(task_id, cache=False)
-        except Exception as error:  # noqa: BLE001 - whatever a backend raises
-            notices.trouble(f"the result of task {task_id}, which a duplicate waits for, is not known", error)
-            return None
-        state, result = meta["status"], meta.get("result")
-        if state == "SUCCESS":
-            return (result,), None
-        if state in ("REVOKED", "IGNORED", "REJECTED") or isinstance(result, WorkerLostError):
-            return LOST
-        if state == "FAILURE":
-            return None, result if isinstance(result, Exception) else RuntimeError(str(result))
-        if not waits or time.monotonic() > until:
-            return None
-        time.sleep(_PAUSE)
+    until = time.monotonic() + (_WAIT if waits else 0)
+    try:
+        while not (ended := _read(services.app.backend, task_id)) and time.monotonic() < until:
+            time.sleep(_PAUSE)
+    except SoftTimeLimitExceeded as limit:
+        return None, limit
+    except Exception as error:  # noqa: BLE001 - whatever a backend raises
+        notices.trouble(f"the result of task {task_id}, which a duplicate waits for, is not known", error)
+        return None
+    return ended
+
+
+def _read(backend: Any, task_id: str) -> Ended | None:
+    meta = backend.get_task_meta(task_id, cache=False)
+    state, result = meta["status"], meta.get("result")
+    if state == "SUCCESS":
+        return (result,), None
+    if state in ("REVOKED", "IGNORED", "REJECTED") or isinstance(result, WorkerLostError):
+        return LOST
+    if state == "FAILURE":
+        return None, result if isinstance(result, Exception) else RuntimeError(str(result))
+    return None

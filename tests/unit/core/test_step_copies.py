@@ -236,3 +236,21 @@ def test_a_copy_whose_run_died_gets_a_new_place_when_it_is_redelivered(busy: Key
     busy.promoted("b")
     busy.reap(TTL)
     assert busy.redelivered("b", "B2").position == 3
+
+
+def test_a_redelivered_message_joins_as_its_copy_in_line_does(key: Key):
+    key.acquire("a")
+    key.acquire("b", message=b"a duplicate of a", joins=True)
+    assert isinstance(key.redelivered("b", "B2", message=b"as it came"), Parked)
+    assert key.messages["b"] == b"a duplicate of a"
+    key.release("a")
+    granted = key.redelivered("b", "B2")
+    assert isinstance(granted, Granted)
+    assert granted.after == "a"
+
+
+def test_a_message_whose_lease_has_expired_goes_before_those_that_join_it(key: Key):
+    key.acquire("a")
+    key.acquire("b", message=b"a duplicate of a", joins=True)
+    key.now += TTL
+    assert isinstance(key.acquire("a", "A2"), Granted)
