@@ -2,26 +2,58 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import pytest
-from celery import chain, chord
+from celery import chain, chord, group
 
 from celery_exclusive import DuplicateTask, Unique
 from celery_exclusive.leases.operator_release import queued_keys, release_queued
 from tests.worker.journal import eventually
 from tests.worker.lab import Lab
 from tests.worker.message import consume
-from tests.worker.stage import Stage, on_stages
+from tests.worker.stage import RABBITS, Stage, on_stages
 from tests.worker.test_unique import DEADLINE, ONCE, SHOP, hold
 
 pytestmark = pytest.mark.promise(
     "A duplicate in a canvas waits for the task with its key, in no slot, and ends as that has: with its "
     "result or its error, also after a retry. If that was lost or revoked, one of those that wait runs, once",
-    broke="`done` not noted by the release, or not kept while a joined run holds the key",
+    broke="`done` not noted by the release; a duplicate that begins with its key lapsed failed",
 )
 EVERYWHERE = on_stages("prefork", "threads", brokers=("redis", "rabbitmq"), lates=(True,))
+PLACES = pytest.mark.parametrize(
+    "place", ["redis", "redis-sqlite", pytest.param("rabbitmq-postgres", marks=RABBITS[1])]
+)
 EARLY = on_stages("prefork", brokers=("redis",), lates=(False,))
+
+
+@pytest.fixture
+def make_place(place: str, request: pytest.FixtureRequest, tmp_path: Path) -> Callable[[], Lab]:
+    """Makes a lab whose store, broker and results are where the name says, with a worker."""
+
+    def make() -> Lab:
+        conf: dict[str, Any] = {"module": SHOP, "task_acks_late": True, "task_reject_on_worker_lost": True}
+        if place == "redis-sqlite":
+            conf["exclusive_store"] = f"sqlite:///{tmp_path}/locks.db"
+        if place == "rabbitmq-postgres":
+            url = request.getfixturevalue("postgres_url")
+            results = url.replace("postgresql://", "db+postgresql+psycopg://")
+            lab = request.getfixturevalue("make_rabbit_lab")(
+                {}, exclusive_store=url, result_backend=results, **conf
+            )
+        else:
+            lab = request.getfixturevalue("make_lab")(**conf)
+        lab.start_worker("w1", 4)
+        return lab
+
+    return make
+
+
+def wait_for_line(lab: Lab, key: str, waiting: int) -> None:
+    append = lab.task("append")
+    eventually(lambda: append.lock_state(key=key, tag="").waiting == waiting, f"{waiting} in line")
 
 
 def join(lab: Lab, tag: str, name: str = "once", **options: Any) -> Any:
@@ -68,20 +100,41 @@ def test_duplicates_that_get_a_slot_after_the_other_has_ended_have_its_result(st
     assert lab.journal.tags() == ["holder", "after 0"]
 
 
-@ONCE
-def test_a_mail_is_deleted_once_and_after_it_was_consumed(stage: Stage) -> None:
-    lab = stage.make_lab(SHOP)
-    stage.start_worker(lab, slots=4)
-    append, total = lab.task("append"), lab.task("total")
+@PLACES
+def test_a_mail_is_deleted_once_and_after_it_was_consumed(make_place: Callable[[], Lab]) -> None:
+    """Two calls of `chord([consume], delete_mail)`, where both steps are unique."""
+    lab = make_place()
+    append = lab.task("append")
     consume = append.s(key="mail", tag="consume", hold=True)
-    first, second = (chord([consume])(total.si([1], f"delete {n}")) for n in range(2))
+    delete = append.si(key="delete", tag="delete", hold=True)
+    results = [chord([consume])(delete) for _ in range(2)]
     lab.journal.wait_for("start", tag="consume")
-    eventually(lambda: append.lock_state(key="mail", tag="").waiting == 1, "the other consumer in line")
+    wait_for_line(lab, "mail", 1)
     assert lab.journal.tags() == ["consume"]
     lab.open("consume")
-    assert first.get(timeout=DEADLINE) == second.get(timeout=DEADLINE) == 1
-    assert lab.journal.tags()[0] == "consume"
-    assert lab.journal.tags().count("consume") == 1
+    lab.journal.wait_for("start", tag="delete")
+    wait_for_line(lab, "delete", 1)
+    lab.open("delete")
+    assert [result.get(timeout=DEADLINE) for result in results] == [["delete"]] * 2
+    assert lab.journal.tags() == ["consume", "delete"]
+
+
+@PLACES
+def test_pages_are_fetched_once_for_three_calls_of_their_group(make_place: Callable[[], Lab]) -> None:
+    """Chains of a group of pages and a body, which are called again while the pages are fetched."""
+    lab = make_place()
+    append, pages = lab.task("append"), ("page 1", "page 2")
+    results = []
+    for call in range(3):
+        group_of_pages = group(append.si(key=page, tag=page, hold=True) for page in pages)
+        results.append(chain(group_of_pages, lab.task("total").si([call], f"body {call}")).apply_async())
+        for page in pages:
+            lab.journal.wait_for("start", tag=page)
+            wait_for_line(lab, page, call)
+    lab.open(*pages)
+    assert [result.get(timeout=DEADLINE) for result in results] == [0, 1, 2]
+    assert sorted(lab.journal.tags()) == ["body 0", "body 1", "body 2", *pages]
+    assert sorted(lab.journal.tags()[:2]) == list(pages)
 
 
 @ONCE
@@ -193,7 +246,7 @@ def test_to_revoke_a_duplicate_leaves_the_task_for_which_it_waits(stage: Stage) 
 
 @pytest.mark.promise(
     'With `on_conflict="share"` a duplicate call has a handle of its own, which ends as the other ends',
-    broke="the publisher returns the other's handle; the worker skips it",
+    broke="the publisher returns the other's handle; the worker does not join it",
 )
 @ONCE
 def test_a_call_that_shares_has_a_handle_of_its_own(stage: Stage) -> None:

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 from celery import chain, chord, group
 
-from celery_exclusive import Conflict, Exclusive, Unique
+from celery_exclusive import Conflict, DuplicateTask, Exclusive, Unique
 from tests.worker.lab import Lab, eventually
 from tests.worker.message import consume
 from tests.worker.stage import Stage
@@ -182,9 +182,9 @@ def test_a_replacement_has_the_key_of_what_it_replaces(stage: Stage) -> None:
 
 
 @pytest.mark.promise(
-    "With results by `rpc://` each duplicate has a result of its own",
+    "With results by `rpc://` each duplicate has a result of its own, and a duplicate step fails",
     name="results by rpc",
-    broke="its caller gets the other one's; red before: a duplicate that should raise was sent",
+    broke="its caller gets the other one's, a duplicate waits for it; red before: one that should raise was sent",
 )
 def test_with_results_by_rpc_a_duplicate_has_a_result_of_its_own(
     make_lab: Callable[..., Lab], redis_url: str
@@ -195,6 +195,9 @@ def test_with_results_by_rpc_a_duplicate_has_a_result_of_its_own(
     duplicate = lab.send("once", "k", "duplicate")
     assert duplicate.id != holder.id
     assert duplicate.get(timeout=DEADLINE) == skipped(holder)
+    once = lab.task("once")
+    with pytest.raises(DuplicateTask, match=f"is held by {holder.id}"):
+        chain(once.s("k", "step"), once.s("never")).apply_async().get(timeout=DEADLINE)
     lab.open("holder")
     assert holder.get(timeout=DEADLINE) == "holder"
     assert lab.journal.tags() == ["holder"]
