@@ -42,6 +42,7 @@ def pictures(record: dict[str, Any]) -> dict[str, str]:
     return {
         "policies": policies(record["policies"]),
         "death": death(record["death"]),
+        "chains": chains(record["chains"]),
         "stores": stores(),
     }
 
@@ -125,6 +126,27 @@ def death(events: Events) -> str:
         line(time.x(sent) + 6, 173, time.x(other), 173, "wait"),
         text(time.x(sent) + 12, 166, "A2 waits without a slot", "small"),
     ]
+    return svg(height, parts)
+
+
+def chains(events: Events) -> str:
+    """Return three calls of a chain of two unique steps."""
+    at = {(event["what"], event["tag"]): event["at"] for event in events}
+    ends = {event["tag"]: event["outcome"] for event in events if event["what"] == "ended"}
+    time = Time(max(at.values()) + 2)
+    height = 3 * 44 + 44
+    parts = [time.axis(height - 30)]
+    for number in (1, 2, 3):
+        chain, y = f"chain {number}", 44 * number - 26
+        sent, ended, middle = time.x(at["sent", chain]), time.x(at["ended", chain]), y + BAR / 2
+        parts.append(text(10, y + 13, chain))
+        parts.append(f'<circle class="call" cx="{sent:.0f}" cy="{middle:.0f}" r="4"/>')
+        parts.append(line(sent + 6, middle, ended, middle, "wait"))
+        for step in ("generate", "send"):
+            tag = f"{step} {number}"
+            if ("start", tag) in at:
+                parts.append(time.bar("run", at["start", tag], at["end", tag], y, step))
+        parts.append(text(ended + 8, y + 13, ends[chain], "small"))
     return svg(height, parts)
 
 

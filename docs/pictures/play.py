@@ -6,6 +6,8 @@ import time
 from pathlib import Path
 from typing import Any
 
+from celery import chain
+
 from docs.pictures.draw import POLICIES
 from tests.worker.journal import Event
 from tests.worker.lab import Lab
@@ -19,7 +21,11 @@ CONF: dict[str, Any] = {"task_acks_late": True, "task_reject_on_worker_lost": Tr
 
 def play(folder: Path, url: str) -> dict[str, Any]:
     """Return the record of all pictures, played in this folder on this Redis."""
-    return {"policies": policies(folder, url), "death": death(folder / "death", url)}
+    return {
+        "policies": policies(folder, url),
+        "death": death(folder / "death", url),
+        "chains": chains(folder / "chains", url),
+    }
 
 
 def policies(folder: Path, url: str) -> dict[str, list[Event]]:
@@ -63,6 +69,28 @@ def death(folder: Path, url: str) -> list[Event]:
         lab.journal.write("killed", tag="A1")
         lab.journal.wait_for("end", 2)
         return timed([event for event in lab.journal.events() if "tag" in event], start["at"])
+
+
+def chains(folder: Path, url: str) -> list[Event]:
+    """Call a chain of two unique steps three times, and return the events until all have ended."""
+    folder.mkdir()
+    with Lab(url, folder, CONF, "tests.worker.shop_pictures") as lab:
+        worker = lab.start_worker("w1", concurrency=4)
+        generate, send = lab.task("generate"), lab.task("send")
+        generate.delay("another", "another", 0.0).get(timeout=60)  # the first call of a process connects
+        begin, results = time.monotonic_ns(), []
+        for number in (1, 2, 3):
+            pause_until(begin, (number - 1) * BETWEEN)
+            lab.journal.write("sent", tag=f"chain {number}")
+            steps = generate.s("k", f"generate {number}", BODY), send.s("k", f"send {number}", BODY)
+            results.append(chain(*steps).apply_async())
+        for number, result in enumerate(results, 1):
+            file = result.get(timeout=60)
+            lab.journal.write("ended", tag=f"chain {number}", outcome=f"{result.state}: {file}")
+        worker.stop()
+        return timed(
+            [event for event in lab.journal.events() if event.get("tag") not in (None, "another")], begin
+        )
 
 
 def pause_until(begin: int, seconds: float) -> None:

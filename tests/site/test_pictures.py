@@ -33,6 +33,11 @@ def assert_shows_what_the_pages_say(record: dict[str, Any]) -> None:
     assert starts[0]["fence"] < starts[1]["fence"] < starts[2]["fence"]
     (killed,) = (event["at"] for event in death if event["what"] == "killed")
     assert killed + TTL / 2 < starts[1]["at"]
+    chains = record["chains"]
+    ran = [event["tag"].split()[0] for event in chains if event["what"] == "start"]
+    assert ran == ["generate", "send"]
+    ends = {event["outcome"] for event in chains if event["what"] == "ended"}
+    assert ends == {"SUCCESS: file of generate 1"}
 
 
 @pytest.mark.promise(
@@ -51,7 +56,8 @@ def test_each_picture_is_drawn_from_the_record() -> None:
 @pytest.mark.slow
 @pytest.mark.promise(
     "`make pictures` plays with real workers on Redis: of three calls all run, or one, or the newest, as the "
-    "option says, and after a killed worker both calls run with higher fences",
+    "option says; after a killed worker both calls run with higher fences; of three chains one runs, and all "
+    "have its result",
     broke='`on_conflict="latest"` as "wait"; a worker that is not killed',
 )
 def test_the_workers_of_the_pictures_play_what_the_record_shows(redis_url: str, tmp_path: Path) -> None:

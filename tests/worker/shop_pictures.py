@@ -36,6 +36,18 @@ def unique(self: Task, key: str, tag: str, seconds: float) -> None:
     act(self, key, tag, seconds=seconds)
 
 
+@task(unique=Unique("key"))
+def generate(self: Task, key: str, tag: str, seconds: float) -> str:
+    act(self, key, tag, seconds=seconds)
+    return f"file of {tag}"
+
+
+@task(unique=Unique("key"))
+def send(self: Task, file: str, key: str, tag: str, seconds: float) -> str:
+    act(self, key, tag, seconds=seconds)
+    return file
+
+
 @task(unique=Debounce("key", wait=2, max_wait=60))
 def debounce(self: Task, key: str, tag: str, seconds: float) -> None:
     act(self, key, tag, seconds=seconds)

@@ -184,7 +184,10 @@ def test_a_replacement_has_the_key_of_what_it_replaces(stage: Stage) -> None:
 @pytest.mark.promise(
     "With results by `rpc://` each duplicate has a result of its own, and a duplicate step fails",
     name="results by rpc",
-    broke="its caller gets the other one's, a duplicate waits for it; red before: one that should raise was sent",
+    broke=(
+        "its caller gets the other one's; a duplicate step waits for it; red before: a duplicate that "
+        "should raise was sent"
+    ),
 )
 def test_with_results_by_rpc_a_duplicate_has_a_result_of_its_own(
     make_lab: Callable[..., Lab], redis_url: str
