@@ -19,7 +19,7 @@ from django.conf import LazySettings
 import celery_exclusive
 import celery_exclusive.contrib.django.checks  # before `run` replaces the settings of Django
 from celery_exclusive import ExclusiveError
-from tests.pages import BLOCKS, PAGES, PARAMETERS, README, ROOT, SHORT, Example
+from tests.pages import BLOCKS, PAGES, PARAMETERS, ROOT, SHORT, Example
 from tests.worker.lab import disconnect
 
 pytestmark = pytest.mark.promise(
