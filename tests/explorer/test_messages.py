@@ -35,7 +35,7 @@ WORLDS = [
     "replacements, crashes, lost replies, failed sends, a store that is away for longer than a lease "
     "lasts, or loses its data",
     figure=(
-        "70 settings, 473,000 states, none bad. Of the larger ones, a retry and a crash of a task with "
+        "78 settings, 495,000 states, none bad. Of the larger ones, a retry and a crash of a task with "
         "`recover`: 52,998, two such calls whose store is away: 42,109; the same with `unique=` alone, "
         "with a copy: 291,591, and 28,537"
     ),
