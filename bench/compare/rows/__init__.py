@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from bench.compare.rows import child, chord, order, redelivery, slot, stuck, timeout, worker
+from bench.compare.rows import chain, child, chord, order, redelivery, slot, stuck, timeout, worker
 
 ROWS = {
     "child": child,
@@ -13,5 +13,6 @@ ROWS = {
     "order": order,
     "slot": slot,
     "chord": chord,
+    "chain": chain,
 }
 """`WHAT` is the row's title, `SETTINGS` is the settings of the stage with which it is played."""

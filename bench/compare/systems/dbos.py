@@ -22,6 +22,7 @@ LACKS = {
     "timeout": "its lock has no timeout",
     "redelivery": "it does not deliver a running workflow again after a time",
     "chord": "a workflow that waits for others was not tried",
+    "chain": "a workflow that waits for others was not tried",
 }
 
 

@@ -19,7 +19,7 @@ KEYS = "*concurrency*"
 PATIENCE = 400.0
 """Its redelivery timeout is five minutes."""
 RATE = "key: Annotated[str, RateLimit(10, per=timedelta(seconds=1))]"
-LACKS = {"child": "its worker is one process", "chord": "it has no chords"}
+LACKS = {"child": "its worker is one process", "chord": "it has no chords", "chain": "it has no chains"}
 
 
 @cache

@@ -22,6 +22,7 @@ LACKS = {
     "stuck": "its lock is a row of PostgreSQL; see the row above",
     "timeout": "its lock has no timeout",
     "chord": "it has no chords",
+    "chain": "it has no chains",
 }
 
 
