@@ -1,4 +1,4 @@
-"""Why Google Pub/Sub is no proven broker: what kombu 5.7 does with it. docs/how-to/brokers.md names each.
+"""Why Google Pub/Sub is no proven broker, with kombu 5.7: docs/how-to/brokers.md and docs/evidence/rare-cases.md.
 
 A test that fails with a newer kombu is good news: look whether its reason still stands.
 """
