@@ -1,5 +1,6 @@
-"""Why Google Pub/Sub is no proven broker, with kombu 5.7: docs/how-to/brokers.md and docs/evidence/rare-cases.md.
+"""Why Google Pub/Sub is no proven broker: what kombu 5.7 does with it.
 
+docs/how-to/brokers.md and docs/evidence/rare-cases.md name each.
 A test that fails with a newer kombu is good news: look whether its reason still stands.
 """
 
