@@ -148,10 +148,13 @@ class Services:
 
         An absolute key is shared with `lock()` and with tasks of other queues. Without an order they do not
         wait for a call that has not begun. A line with parts is fair only to calls that are in it, and not
-        behind a thousand others in a queue.
+        behind a thousand others in a queue. A call that supersedes runs has to be the newest one that was
+        made, and to be known while no worker slot is free.
         """
         if option.order is not None:
             return option.order
+        if option.supersedes:
+            return "published"
         may_join = (option.key is None or option.per) and option.has_line and option.max_waiting is None
         return "published" if may_join and self.orders_calls else "arrived"
 

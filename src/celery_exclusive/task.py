@@ -367,10 +367,11 @@ class TaskMixin:
         With `unique=` until "finished" these are the task that holds the unique key, and the duplicates that
         wait for its end. Otherwise they are the one that holds the lock, those in its line, and the one that
         is queued with `until="started"`. Tasks in line end as REVOKED at once, a queued one when a worker
-        receives it, and a body that runs is terminated, as by `revoke(terminate=True)`. The new one never
-        runs beside it: if it has not ended in time, the new call waits in line; with its unique key, or with
-        on_conflict="skip" or "raise", it is not published. Threads, solo workers, and gevent before Celery
-        5.5 cannot terminate a body: there the restart can only ask, and says so.
+        receives it (its key is free if all workers have answered), and a body that runs is terminated, as by
+        `revoke(terminate=True)`. The new one never runs beside it: if it has not ended in time, the new call
+        waits in line; with its unique key, or with on_conflict="skip" or "raise", it is not published.
+        Threads, solo workers, and gevent before Celery 5.5 cannot terminate a body: there the restart can
+        only ask, and says so.
 
         Example:
             print(send_digest.restart(7))

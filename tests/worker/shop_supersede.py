@@ -16,7 +16,7 @@ LONGEST = 30
 SUPERSEDE = Exclusive(key="over:{key}", on_conflict="supersede")
 OPTIONS: dict[str, dict[str, Any]] = {
     "doc": {"exclusive": SUPERSEDE},
-    "ordered": {"exclusive": SUPERSEDE.replace(order="published")},
+    "arrived": {"exclusive": SUPERSEDE.replace(order="arrived")},
     "named": {"exclusive": SUPERSEDE.replace(skip_result="superseded")},
     "kept": {"exclusive": SUPERSEDE.replace(keep_on_retry=True)},
     "auto": {

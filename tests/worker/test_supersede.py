@@ -8,7 +8,7 @@ import pytest
 from celery import chain
 
 from celery_exclusive import Superseded
-from tests.worker.lab import Lab, Worker
+from tests.worker.lab import Lab, Worker, eventually
 from tests.worker.stage import Stage, on_stages
 
 SHOP = "tests.worker.shop_supersede"
@@ -33,10 +33,10 @@ def begin(lab: Lab, name: str, tag: str, key: str = "k", **more: Any) -> Any:
 def join(lab: Lab, worker: Worker, name: str, tag: str, key: str = "k") -> Any:
     """Send a call that joins the line, and does not look when it runs."""
     result = lab.send(name, key, tag=tag, does="end")
-    if name == "ordered":
-        lab.wait_until_in_line(result.id, name, key)
-    else:
+    if name == "arrived":
         worker.wait_for_log(f"[{result.id}] parked")
+    else:
+        eventually(lambda: lab.task(name).lock_state(key).place_of(result.id), f"{tag} in line")
     return result
 
 
@@ -106,7 +106,7 @@ def test_a_superseded_body_may_return_or_fail_and_its_retry_does_not_run(stage: 
     ends = {
         "return": "doc",
         "fail": "doc",
-        "retry": "ordered",
+        "retry": "arrived",
         "retry that keeps the key": "kept",
         "auto": "auto",
     }

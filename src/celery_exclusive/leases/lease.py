@@ -76,18 +76,19 @@ class Lease:
             if self.lease.superseded:
                 return save_draft(doc)
 
-        It asks the store at most once a second, and is False while that does not answer. Once True it stays
-        True. With another `on_conflict` it is False, and asks nothing.
+        It asks the store at most once a second, and says the same as before while that does not answer. It is
+        False again if the newer call is gone: it was revoked, or gave up. With another `on_conflict` it is
+        False, and asks nothing.
         """
-        return (self._newer or self.newer_call()) is not None
+        return self.newer_call() is not None
 
     def newer_call(self, every: float = _LOOK) -> str | None:
-        """Return the newest call that has superseded this run. The store is asked if its last look is old."""
+        """Return the newest call that waits for the end of this run. If the last look is old, this looks."""
         now = time.monotonic()
         if self._may_be_superseded and not self.is_over and now - self._looked_at >= every:
             self._looked_at = now
             with suppress(StoreError), deadline(_LOOK):
-                self._newer = self._store.inspect(self.key).newer_than(self._claim.id) or self._newer
+                self._newer = self._store.inspect(self.key).newer_than(self._claim.id)
         return self._newer
 
     def check(self) -> None:

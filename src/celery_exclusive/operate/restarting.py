@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Final
 
 from celery_exclusive.core.claim import FINISHED, STARTED, task_id
@@ -50,9 +50,9 @@ def restart(
     revoked = _end_waiting(services, keys)
     owners = _owners(services, keys)
     ids = {task_id(owner.id) for _, owner in owners}
-    answers = _revoke(services, ids) if ids else {}
+    answers, silent = _revoke(services, ids) if ids else ({}, set[str]())
     for key, owner in owners:
-        if answers and owner.phase in NOT_BEGUN:
+        if answers and not silent and owner.phase in NOT_BEGUN:
             for operation in retry_ended(owner.id, done=True):
                 services.store.apply(key, operation)
     while left := [(key, owner) for key, owner in _owners(services, keys) if task_id(owner.id) in ids]:
@@ -67,7 +67,7 @@ def restart(
         None if is_refused else task.apply_async(args, kwargs, headers=headers),
         tuple(sorted(revoked | (ids - not_ended))),
         tuple(sorted(not_ended)),
-        _problem(answers) if left else "",
+        _problem(answers, silent) if left else "",
     )
 
 
@@ -104,19 +104,25 @@ def _end_waiting(services: Services, keys: Sequence[str]) -> set[str]:
     return ended | {id for id in queued if cancel(services, id, REASON)}
 
 
-def _revoke(services: Services, ids: set[str]) -> dict[str, Any]:
-    """Revoke these tasks, terminate their bodies, and return the answers of the workers by their names."""
+def _revoke(services: Services, ids: set[str]) -> tuple[dict[str, Any], set[str]]:
+    """Revoke these tasks, terminate their bodies, and return the answers of workers by their names.
+
+    And the names of those that have not answered: one of these may have a queued task, and begin it.
+    """
     if not has_broadcast(services.app):
-        return {}
+        return {}, set()
     names = {record.nodename for its in services.store.workers(_HEARD).values() for record in its}
     patience, limit = (_ANSWER, len(names)) if names else (_ANY_ANSWER, None)
     answers = services.app.control.revoke([*ids], terminate=True, reply=True, timeout=patience, limit=limit)
-    return {worker: said for answer in answers or () for worker, said in answer.items()}
+    told = {worker: said for answer in answers or () for worker, said in answer.items()}
+    return told, names - {*told}
 
 
-def _problem(answers: Mapping[str, Any]) -> str:
+def _problem(answers: Mapping[str, Any], silent: Collection[str]) -> str:
     """Return why a task that was revoked has its key still."""
     for worker, said in answers.items():
         if "error" in said:
             return printable(f"{worker} can only ask, since its pool cannot terminate it: {said['error']}")
+    if answers and silent:
+        return printable(f"{', '.join(sorted(silent))} has not answered")
     return "it was told to terminate" if answers else "no worker has answered"

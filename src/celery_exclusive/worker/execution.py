@@ -33,7 +33,6 @@ from celery_exclusive.signals import lock_outcome
 from celery_exclusive.system.deadline import deadline
 from celery_exclusive.system.signals import without_soft_limit
 from celery_exclusive.worker.context import WorkerContext
-from celery_exclusive.worker.interruption import interruptible
 from celery_exclusive.worker.joining import LOST, Ended, result_of
 from celery_exclusive.worker.reading import Received
 from celery_exclusive.worker.report import report, subject_of, waited
@@ -85,7 +84,7 @@ class Execution:
             if self.is_ignored:
                 done = True
                 return _traced(Ignore(entered.kind))
-            with within(self.run), interruptible(self.run, self.leases.slot):
+            with within(self.run):
                 result = self.tracer(*self.call)
             done = not self.delivery.is_redelivered_for(result.info and result.info.retval)
             return result
@@ -253,15 +252,15 @@ class Execution:
         return outcome
 
     def end_superseded(self) -> bool:
-        """End the run, whose body has stopped, as superseded by a newer call. False: there is none.
-
-        The main process, which has interrupted it, has seen one, maybe as the only one.
-        """
+        """End the run, whose body has stopped for a newer call, as superseded. False: that is gone meanwhile."""
         lease = self.run.lease
-        newer = lease and lease.newer_call(every=0)
-        if lease is None or not (newer or self.run.is_interrupted):
+        if lease is None:
             return False
-        self.replace_body(Admission("skip", lease.key, existing_id=newer or "", reason="superseded"))
+        with without_soft_limit():
+            newer = lease.newer_call(every=0)
+        if newer is None:
+            return False
+        self.replace_body(Admission("skip", lease.key, existing_id=newer, reason="superseded"))
         return True
 
     def next_try(self, outcome: Admission) -> tuple[StoredMessage, float] | None:

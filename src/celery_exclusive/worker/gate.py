@@ -15,6 +15,7 @@ from celery_exclusive.seams.celery_request import TaskMixin
 from celery_exclusive.worker.body import NEVER_RUN, never_run
 from celery_exclusive.worker.context import WorkerContext
 from celery_exclusive.worker.execution import Execution
+from celery_exclusive.worker.interruption import interruptible
 from celery_exclusive.worker.reading import Delivered, read, release_unique_key_of
 
 if TYPE_CHECKING:
@@ -118,8 +119,9 @@ def _through_gate(
         return tracer(uuid, args, kwargs, request)
     is_over = True
     try:
-        call = (uuid, args, kwargs, request)
-        return Execution(task, tracer, delivery, call, worker, slot).execute()
+        execution = Execution(task, tracer, delivery, (uuid, args, kwargs, request), worker, slot)
+        with interruptible(execution.run, slot):
+            return execution.execute()
     except BaseException as error:
         # A child that is terminated leaves its slot: what the run may still hold is for its parent.
         is_over = isinstance(error, Exception) or not worker.roster.is_shared

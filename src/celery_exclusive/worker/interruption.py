@@ -46,9 +46,10 @@ class Interrupter:
         now, before, self._since = time.monotonic(), self._since, {}
         for (slot, _, grace), snapshot in zip(locks, seen, strict=True):
             token = slot.claims.token
-            if token not in before and snapshot.newer_than(slot.claims.id) is None:
-                continue
-            since = self._since[token] = before.get(token, now)
+            since = before.get(token, now)
+            if since < math.inf and snapshot.newer_than(slot.claims.id) is None:
+                continue  # none waits, or not any more
+            self._since[token] = since
             if now - since >= grace:
                 self._since[token] = math.inf
                 self._roster.interrupt(slot)

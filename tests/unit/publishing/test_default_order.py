@@ -93,6 +93,15 @@ def test_all_calls_go_to_the_queue(
     assert task.app._celery_exclusive.order(option) == (option.order or "arrived")
 
 
+@pytest.mark.parametrize("option", [Exclusive("url"), Exclusive(key="{url}")], ids=str)
+def test_calls_that_supersede_join_the_line_as_they_are_made_in_any_store(
+    declare: Callable[..., Any], option: Exclusive
+) -> None:
+    """The newest call must not be superseded by an older one that comes late, and must be known at once."""
+    task = declare(option.replace(on_conflict="supersede"), store=ELSEWHERE)
+    assert task.app._celery_exclusive.order(task.exclusive) == "published"
+
+
 def test_a_call_that_is_due_later_goes_to_the_queue(
     declare: Callable[..., Any], redis_server: RedisServer
 ) -> None:

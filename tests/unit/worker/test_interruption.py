@@ -16,6 +16,7 @@ from billiard.process import current_process
 
 from celery_exclusive.core.claim import Claim
 from celery_exclusive.core.delivery import Claims
+from celery_exclusive.core.operations import Remove
 from celery_exclusive.core.records import SECOND
 from celery_exclusive.run import Run
 from celery_exclusive.stores.memory import MemoryStore
@@ -125,17 +126,28 @@ def test_a_run_is_interrupted_once_and_only_if_it_holds_its_key_and_is_supersede
     assert interrupted == ["a/p"]
 
 
-def test_a_run_is_interrupted_when_its_grace_is_over(
+def test_a_run_is_interrupted_when_a_newer_call_has_waited_for_its_grace(
     store: MemoryStore, roster: SharedRoster, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     interrupted, now = list[str](), 100.0
     monkeypatch.setattr(roster, "interrupt", lambda slot: interrupted.append(slot.claims.id))
     monkeypatch.setattr(interruption.time, "monotonic", lambda: now)
     store.apply(CLAIM.key, CLAIM.acquire())
-    store.apply(CLAIM.key, replace(CLAIM.acquire(), id="b/p", token="b", message=b"{}", replaces=True))
+    newer = replace(CLAIM.acquire(), id="b/p", token="b", message=b"{}", replaces=True)
     roster.begin(replace(GRACED, grace=30)).hold(CLAIM)
     interrupter = Interrupter(store, roster)
-    for seconds, expected in ((0, []), (29, []), (1, ["a/p"])):
+    revoked = Remove("b/p")
+    for seconds, request, expected in (
+        (0, newer, []),
+        (29, None, []),
+        (1, revoked, []),
+        (9, replace(newer, id="c/p"), []),
+        (29, None, []),
+        (1, None, ["a/p"]),
+        (90, None, ["a/p"]),
+    ):
+        if request:
+            store.apply(CLAIM.key, request)
         now += seconds
         interrupter.look(roster.runs())
         assert interrupted == expected
