@@ -465,6 +465,16 @@ def test_a_key_is_taken_in_every_spelling(desk: Desk, spelling: str) -> None:
 
 
 @pytest.mark.proves("locks why")
+@pytest.mark.parametrize("spelling", ["x=shared", "shared"])
+def test_a_key_that_tasks_share_and_none_holds_is_free(desk: Desk, spelling: str) -> None:
+    @desk.app.task(name="desk.shared", shared=False, exclusive=Exclusive(key="shared"))
+    def shared() -> None: ...
+
+    expected = "FREE: no task holds or waits for x=shared: a call of it can run now"
+    assert why(desk, spelling) == (None, expected)
+
+
+@pytest.mark.proves("locks why")
 def test_the_arguments_of_a_call_lead_to_its_key(desk: Desk) -> None:
     key = key_of(desk, "https://planet.example/rss?a=b")
     assert why(desk, TASK, "https://planet.example/rss?a=b") == (

@@ -56,7 +56,7 @@ def set_limit(
     change = "paused" if limit == 0 else f"given the limit {limit}"
     change += "" if lasts is None else f" for {lasts:g} s"
     if limit is None:
-        change = "given the limit of the code again"
+        change = "set back to the limit of the code"
     if limit is not None or answer == Applied(True):
         _tell(services, key, part, by, reason, change, limit=limit, lasts=lasts)
     return answer == Applied(True)

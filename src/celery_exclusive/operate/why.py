@@ -28,7 +28,7 @@ from celery_exclusive.operate.states import (
     tasks_with_options,
     waiting_task,
 )
-from celery_exclusive.options.key_text import own_key
+from celery_exclusive.options.key_text import absolute_key, own_key
 from celery_exclusive.stores.base import whole_line
 from celery_exclusive.task import LockHolder, WaitingTask, keys_of_call
 
@@ -134,7 +134,17 @@ def _of_id(services: Services, subject: str) -> Answer:
         return answers.with_silence(known, silence) if silence else known
     if key := key_of_name(services.store, subject):
         return _of_state(services, key_state(services, key))
+    if silence is None and (key := _shared_key(services, subject)):
+        return _of_state(services, KeyState(key))
     return _not_known(services, subject, silence)
+
+
+def _shared_key(services: Services, text: str) -> str | None:
+    """Return the key that tasks share if the text is one, or the `key=` of a task of this app."""
+    if text[:2] in ("x=", "u="):
+        return text
+    found = (services.exclusive(task) or services.unique(task) for task in services.app.tasks.values())
+    return next((absolute_key(text, option.kind) for option in found if option and option.key == text), None)
 
 
 def _option(services: Services, name: str) -> Option | None:

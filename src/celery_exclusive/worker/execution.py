@@ -252,7 +252,7 @@ class Execution:
         return outcome
 
     def end_superseded(self) -> bool:
-        """End the run, whose body has stopped for a newer call, as superseded. False: that is gone meanwhile."""
+        """End the run, whose body has stopped for a newer call, as superseded. False: that is gone."""
         lease = self.run.lease
         if lease is None:
             return False
