@@ -5,6 +5,7 @@
     "three calls": ["send A", "send A", "send A", "send B", 24],
     "a worker is killed": ["send A", "send A", 3, "kill 1", 23],
     "a worker is paused": ["send A", "send A", 3, "pause 1", 12, "resume 1", 5],
+    "a tenant floods the line": ["send acme", "send acme", "send acme", "send acme", 2, "send zeta", "send zeta", 46],
     "the store loses its data": ["send A", "send A", "send B", 3, "lose", "send B", 17],
   };
   let model, world, timer, play = [];
@@ -43,7 +44,8 @@
     root.innerHTML = `
       <div class="bar"><b>Watch</b>${plays}</div>
       <div class="bar"><b>Do</b>
-        <button data-do="send A">Call with key A</button><button data-do="send B">Call with key B</button>
+        <button data-do="send A">Call A</button><button data-do="send B">Call B</button>
+        <button data-do="send acme">Call acme</button><button data-do="send zeta">Call zeta</button>
         <button data-do="lose">Lose the store's data</button><button data-reset>Start over</button></div>
       <div class="bar"><b>Time</b>
         <button data-do="tick">One second</button><button data-run></button>
@@ -149,7 +151,7 @@
       const offer = left ? `offered, ${left} s left` : "";
       return row(call(id), quiet({ waiting: offer, behind: "behind its run", aside: "aside" }[state]));
     });
-    return `<h5>Key ${name}</h5>${held.join("") || row(quiet("no holder"))}${row("line", line.length ? "" : quiet("empty"))}${places.join("")}`;
+    return `<h5>Key ${name}${name === "S" ? ", shared by tenants" : ""}</h5>${held.join("") || row(quiet("no holder"))}${row("line", line.length ? "" : quiet("empty"))}${places.join("")}`;
   }
 
   if (typeof PYTHON === "undefined" || !PYTHON) root.textContent = "This site was built without Pyodide.";

@@ -17,11 +17,14 @@ from celery_exclusive.core.delivery import Delivery
 from celery_exclusive.core.endings import run_ended
 from celery_exclusive.core.operations import Acquire, Answer, Applied, Operation, Reap
 from celery_exclusive.core.plan import Ask, run_plan
-from celery_exclusive.core.records import SECOND, Document, Entry, Line, reach
+from celery_exclusive.core.records import SECOND, Document, Entry, Line, Part, reach
+from celery_exclusive.core.room import Share
 from celery_exclusive.core.step import step
 
 TTL, OFFER, BODY, BEAT = 9, 5, 6, 3
 """The seconds of a lease, of a first offer, of a body, and between two renewals."""
+KEYS, SHARED, TENANTS = ("A", "B"), "S", ("acme", "zeta")
+"""Two keys, and one that two tenants share, who start in turn: `per="tenant"`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,8 +36,17 @@ class Message:
     promoted: str | None = None
 
     @property
+    def of(self) -> str:
+        """The key of the call, or its tenant."""
+        return self.name.rstrip("0123456789")
+
+    @property
     def key(self) -> str:
-        return self.name[0]
+        return self.of if self.of in KEYS else SHARED
+
+    @property
+    def tenant(self) -> str:
+        return self.of if self.key == SHARED else ""
 
 
 @dataclass(slots=True)
@@ -74,11 +86,12 @@ class Kept:
     document: Document
     entries: dict[str, Entry] = field(default_factory=dict)
     tombstones: dict[str, str] = field(default_factory=dict)
+    parts: dict[str, Part] = field(default_factory=dict)
     due: int | None = None
 
     def line(self, id: str) -> Line:
         """Return the part of the line that a step of the operation with this id reads."""
-        entries = sorted(self.entries.values(), key=lambda entry: entry.seq)
+        entries = sorted(self.entries.values(), key=lambda entry: entry.turn)
         waiting = [entry for entry in entries if entry.state == "waiting"]
         aside = sorted((e for e in entries if e.state == "aside"), key=lambda e: (e.offer_until, e.id))
         own, count = self.entries.get(id), reach(self.document)
@@ -88,14 +101,15 @@ class Kept:
             aside=tuple(aside[:count]),
             behind=tuple(entry for entry in entries if entry.state == "behind"),
             entry=own,
-            ahead=sum(entry.seq < own.seq for entry in waiting) if own else len(waiting),
+            ahead=sum(entry.turn < own.turn for entry in waiting) if own else len(waiting),
             tombstone=self.tombstones.get(id),
+            parts=tuple(self.parts.values()),
         )
 
     def shown(self, now: int) -> tuple[list[object], list[object]]:
         """Return the holders and the line, with the seconds that are left to each lease and offer."""
         leases = [(one, (one.expiry - now) / SECOND) for one in self.document.holders]
-        line = sorted(self.entries.values(), key=lambda entry: (entry.state != "waiting", entry.seq))
+        line = sorted(self.entries.values(), key=lambda entry: (entry.state != "waiting", entry.turn))
         return (
             [(task_id(one.id), f"w{worker_number(one.token)}", one.fence, left) for one, left in leases],
             [(task_id(one.id), one.state, max(one.offer_until - now, 0) / SECOND) for one in line],
@@ -108,7 +122,7 @@ class World:
     def __init__(self) -> None:
         self.second = 0
         self.lives = 1
-        self.calls = {"A": 0, "B": 0}
+        self.calls = dict.fromkeys((*KEYS, *TENANTS), 0)
         self.deliveries = 0
         self.queue: list[Message] = []
         self.store: dict[str, Kept] = {}
@@ -124,7 +138,7 @@ class World:
         return f"life {self.lives}"
 
     def do(self, command: str) -> None:
-        """Execute a command: `send A`, `kill 1`, `pause 1`, `resume 1`, `start 1`, `lose` or `tick`."""
+        """Execute `send A`, `send acme`, `kill 1`, `pause 1`, `resume 1`, `start 1`, `lose`, `tick`."""
         verb, _, what = command.partition(" ")
         if verb == "send":
             self._send(what)
@@ -139,12 +153,12 @@ class World:
         """Return all that the page shows, as JSON."""
         workers = [(one.name, one.state, one.run and one.run.shown) for one in self.workers]
         queue = [(one.name, bool(one.promoted), one.redelivered) for one in self.queue]
-        keys = {key: (self.store.get(key) or Kept(Document())).shown(self.now) for key in self.calls}
+        keys = {key: (self.store.get(key) or Kept(Document())).shown(self.now) for key in (*KEYS, SHARED)}
         return json.dumps([self.second, queue, workers, keys, self.log])
 
-    def _send(self, key: str) -> None:
-        self.calls[key] += 1
-        message = Message(f"{key}{self.calls[key]}")
+    def _send(self, of: str) -> None:
+        self.calls[of] += 1
+        message = Message(f"{of}{self.calls[of]}")
         self.queue.append(message)
         self._say(f"{message.name} is called. Its message goes to the broker.")
 
@@ -164,7 +178,7 @@ class World:
     def _receive(self, worker: Worker, message: Message) -> None:
         self.deliveries += 1
         id, token = f"{message.name}/1", f"{worker_mark(worker.number)}{self.deliveries:012x}"
-        claim = Claim(message.key, id, token, TTL * SECOND)
+        claim = Claim(message.key, id, token, TTL * SECOND, share=Share(part=message.tenant))
         delivery = Delivery(
             id=id, token=token, exclusive=claim, acks_late=True, redelivered=message.redelivered
         )
@@ -254,6 +268,8 @@ class World:
                 self._say(f"The lease of {task_id(lease.id)} has expired: it was not renewed for {TTL} s.")
         kept.document, kept.due = transition.document, transition.due
         kept.entries |= {entry.id: entry for entry in transition.entries}
+        kept.parts |= {part.name: part for part in transition.parts}
+        kept.parts = {name: part for name, part in kept.parts.items() if not part.is_idle(now)}
         for id in transition.removed:
             kept.entries.pop(id, None)
         if transition.tombstone is not None:

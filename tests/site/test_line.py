@@ -65,6 +65,12 @@ def test_a_killed_workers_lease_expires_after_ttl_and_the_next_call_has_a_higher
     assert said(go_on(world, 20), "A1 ends") > said(world, "A2 ends")
 
 
+def test_tenants_of_a_shared_key_start_in_turn() -> None:
+    world = play("send acme", "send acme", "send acme", "send acme", 2, "send zeta", "send zeta", 60)
+    texts = [text for _, text in world.log if "acquires the lock of S" in text]
+    assert [text.split()[2] for text in texts] == ["acme1", "acme2", "zeta1", "acme3", "zeta2", "acme4"]
+
+
 def test_a_paused_worker_finds_its_lease_lost() -> None:
     world = play("send A", "send A", 3, "pause 1", 10)
     assert {call for call, _ in runs(world).values()} == {"A1", "A2"}
@@ -92,12 +98,13 @@ def test_calls_of_a_key_never_overlap_in_random_plays_with_kills() -> None:
         for _ in range(40):
             number = chance.randint(1, 3)
             ticks = ["tick"] * 6
-            world.do(chance.choice(["send A", "send B", f"kill {number}", f"start {number}", *ticks]))
-            names = [call[0] for call, _ in runs(world).values()]
+            calls = ["send A", "send B", "send acme", "send zeta"]
+            world.do(chance.choice([*calls, f"kill {number}", f"start {number}", *ticks]))
+            names = [worker.run.message.key for worker in world.workers if worker.run]
             assert len(names) == len(set(names)), (seed, world.log)
         for number in (1, 2, 3):
             world.do(f"start {number}")
-        go_on(world, 300)
+        go_on(world, 400)
         ended = [line.split()[0] for _, line in world.log if " ends, and " in line]
         calls = [f"{key}{number + 1}" for key, count in world.calls.items() for number in range(count)]
         assert sorted(ended) == sorted(calls), (seed, world.log)
@@ -109,7 +116,8 @@ def test_calls_of_a_key_never_overlap_in_random_plays_with_kills() -> None:
 @pytest.mark.promise(
     "[The line in the browser](explanation/line.md) runs the library's core in Python, from a file and "
     "without a network: a call that waits takes no slot, the call after a killed worker gets the lock with "
-    "a higher fence, a paused worker finds its lease lost, and a store without its data has lost the line",
+    "a higher fence, tenants start in turn, a paused worker finds its lease lost, and a store without its "
+    "data has lost the line",
     broke="a script that fetches what Pyodide asks for",
     figure="Chromium 150 without a window; Pyodide 0.29, pinned by its hash",
 )
@@ -125,6 +133,7 @@ def test_the_line_runs_in_a_browser_that_has_opened_its_page_as_a_file(site: Pat
             "A2 again and acquires",
             "A1 ends",
         ],
+        "a tenant floods the line": ["zeta1 again and acquires", "acme4 ends"],
         "a worker is paused": ["w1 is paused", "(fence 1,000,000) lost"],
         "the store loses its data": ["the calls in line: A2.", "restores its lease", "B1, which stops"],
     }
