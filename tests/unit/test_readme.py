@@ -19,7 +19,7 @@ from django.conf import LazySettings
 import celery_exclusive
 import celery_exclusive.contrib.django.checks  # before `run` replaces the settings of Django
 from celery_exclusive import ExclusiveError
-from tests.pages import BLOCKS, PAGES, PARAMETERS, ROOT, SHORT, Example
+from tests.pages import BLOCKS, PAGES, PARAMETERS, README, ROOT, SHORT, Example
 from tests.worker.lab import disconnect
 
 pytestmark = pytest.mark.promise(
@@ -99,6 +99,15 @@ def run(
             current.set_current()
 
     return run
+
+
+def test_the_site_has_at_most_22000_words_besides_the_api() -> None:
+    names = re.findall(
+        r"^(?:tutorial|how-to|explanation|reference|project)/\S+$", INDEX.read_text(), re.MULTILINE
+    )
+    texts = [README.read_text(), *((INDEX.parent / f"{name}.md").read_text() for name in names)]
+    words = [word for text in texts for word in text.split() if re.search(r"\w", word)]
+    assert 10_000 < len(words) <= 22_000
 
 
 def test_there_are_examples() -> None:
