@@ -13,6 +13,7 @@ from typing import Any
 from unittest.mock import ANY
 
 import pytest
+from redis import Redis
 
 from celery_exclusive import Exclusive
 from celery_exclusive.core.operations import Acquire, Release
@@ -255,6 +256,26 @@ def test_a_line_under_a_prefix_that_no_worker_has_is_a_warning(
     warnings = [finding for level, finding, _ in found if level == "warning"]
     assert [f"1 tasks wait under exclusive_prefix {former}" in warning for warning in warnings] == [True]
     assert served in found[-1][1]
+
+
+@pytest.mark.promise(
+    "`locks doctor` counts the locks that celery-once, celery-singleton and celery-heimdall have in Redis",
+    broke="celery-once's own Redis not asked",
+)
+def test_locks_of_other_packages_are_a_warning(
+    make_desk: Callable[..., Desk], redis_url: str, start_redis: Callable[..., RedisServer]
+):
+    once = start_redis()
+    with Redis.from_url(redis_url) as results, once.client() as other:
+        results.mset({"SINGLETONLOCK_a": 1, "qo": 1})
+        other.mset({"qo_send_user-7": 1, "qo_send_user-8": 1})
+    desk = make_desk(result_backend=redis_url, ONCE={"settings": {"url": once.url}})
+    found = findings(desk.run("doctor", "--json").stdout)["old locks"]
+    assert [(level, text) for level, text, _ in found] == [
+        ("warning", "there are 2 locks of celery-once in Redis"),
+        ("warning", "there are 1 locks of celery-singleton in Redis"),
+    ]
+    assert "old locks" not in findings(make_desk().run("doctor", "--json").stdout)
 
 
 @pytest.mark.promise(

@@ -24,6 +24,7 @@ from celery_exclusive.operate.answers import command
 from celery_exclusive.operate.check import Check
 from celery_exclusive.operate.consumers import Consumers, connect
 from celery_exclusive.operate.look import look
+from celery_exclusive.operate.old_locks import old_locks
 from celery_exclusive.operate.parts import has_parts, miscounted, parts_of
 from celery_exclusive.operate.patience import NoAnswer, ask_broker, reach
 from celery_exclusive.operate.results import result_of
@@ -71,6 +72,7 @@ def examine(services: Services) -> Iterator[Check]:
     if consumers:
         yield from _guarded("queues", consumers.compare, services)
     yield from _guarded("results", _results, services)
+    yield from _guarded("old locks", _old_locks, services)
     for name, check in _OF_STORE.items():
         found = list(_guarded(name, check, services))
         yield from found
@@ -175,6 +177,12 @@ def _results(services: Services) -> Iterator[Check]:
         yield Check("results", "problem", str(error), "start it, or correct result_backend")
         return
     yield Check("results", "ok", "the result backend answers, or the app stores no results")
+
+
+def _old_locks(services: Services) -> Iterator[Check]:
+    for package, count in sorted(old_locks(services.app.conf).items()):
+        fix = f"delete those that no task has any more: see {docs_page('how-to/migrate')}"
+        yield Check("old locks", "warning", f"there are {count:,} locks of {package} in Redis", fix)
 
 
 def _speed(services: Services) -> Iterator[Check]:
