@@ -153,10 +153,10 @@ def replaced(subject: Subject, newer: str) -> None:
 
 
 def superseded(subject: Subject, newer: str, *, fails: bool) -> None:
-    extra = _tell(subject, "superseded", "superseded", holder_id=newer or None)
+    extra = _tell(subject, "superseded", "superseded", holder_id=newer)
     if not fails:
         text = "%s skipped: the newer task %s has superseded it at lock %s"
-        logger.info(text, subject, newer or "of unknown id", subject.lock, extra=extra)
+        logger.info(text, subject, newer, subject.lock, extra=extra)
 
 
 def duplicate(subject: Subject, existing_id: str, *, fails: bool) -> None:

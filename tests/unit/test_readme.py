@@ -30,6 +30,7 @@ pytestmark = pytest.mark.promise(
 
 T = TypeVar("T")
 INDEX = ROOT / "docs/index.md"
+FOLDERS = "tutorial", "how-to", "explanation", "reference"
 LINKED = [*PAGES, *(ROOT / name for name in ("CHANGELOG.md", "CONTRIBUTING.md", "SECURITY.md", "llms.txt"))]
 MISTAKES = re.findall(
     r"^\| `(@app\.task\(.*?\))` \| `(.*?)` \|",
@@ -102,9 +103,7 @@ def run(
 
 
 def test_the_site_has_at_most_22000_words_besides_the_api() -> None:
-    names = re.findall(
-        r"^(?:tutorial|how-to|explanation|reference|project)/\S+$", INDEX.read_text(), re.MULTILINE
-    )
+    names = pages_in(*FOLDERS, "project")
     texts = [README.read_text(), *((INDEX.parent / f"{name}.md").read_text() for name in names)]
     words = [word for text in texts for word in text.split() if re.search(r"\w", word)]
     assert 10_000 < len(words) <= 22_000
@@ -172,9 +171,8 @@ def test_llms_txt_has_a_title_a_summary_and_lists_of_links() -> None:
 
 @pytest.mark.proves("llms.txt")
 def test_llms_txt_names_each_page_of_a_user() -> None:
-    contents = re.findall(r"^(?:tutorial|how-to|explanation|reference)/\S+$", INDEX.read_text(), re.MULTILINE)
     named = re.findall(r"\]\(docs/(\S+)\.md\)", (ROOT / "llms.txt").read_text())
-    assert {*contents} <= {*named}
+    assert {*pages_in(*FOLDERS)} <= {*named}
 
 
 @pytest.mark.promise(
@@ -259,6 +257,11 @@ def test_writes():
     with sqlite3.connect("feeds.sqlite3") as database:
         assert database.execute("SELECT title FROM feeds").fetchall() == [("second",)]
 """
+
+
+def pages_in(*folders: str) -> list[str]:
+    """The pages of these folders in the contents of the site."""
+    return re.findall(rf"^(?:{'|'.join(folders)})/\S+$", INDEX.read_text(), re.MULTILINE)
 
 
 def block_of(page: str, word: str) -> str:

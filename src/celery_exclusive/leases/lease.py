@@ -104,8 +104,8 @@ class Lease:
                 its body has ended.
         """
         self._confirm()
-        if self.superseded:
-            raise superseded(self.key, str(self._newer))
+        if (newer := self.newer_call()) is not None:
+            raise superseded(self.key, newer)
 
     def _confirm(self) -> None:
         """Renew the lease, or raise LeaseLost."""

@@ -32,14 +32,12 @@ def old_locks(conf: Any) -> Counter[str]:
         for url in {it for it in (conf.broker_url, conf.result_backend, once) if isinstance(it, str)}:
             if scheme(url) not in ("redis", "rediss"):
                 continue
-            with suppress(RedisError, ValueError, TypeError), closing(_client(Redis, url)) as client:
-                for package, pattern in _PATTERNS.items():
-                    found[package] += _count(client, pattern)
+            with suppress(RedisError, ValueError, TypeError):
+                redis = Redis.from_url(url, socket_timeout=_PATIENCE, socket_connect_timeout=_PATIENCE)
+                with closing(redis) as client:
+                    for package, pattern in _PATTERNS.items():
+                        found[package] += _count(client, pattern)
     return +found
-
-
-def _client(make: Any, url: str) -> Any:
-    return make.from_url(url, socket_timeout=_PATIENCE, socket_connect_timeout=_PATIENCE)
 
 
 def _count(client: Any, pattern: str) -> int:

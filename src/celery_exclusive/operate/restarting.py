@@ -8,9 +8,10 @@ from typing import TYPE_CHECKING, Any, Final
 
 from celery_exclusive.core.claim import FINISHED, STARTED, task_id
 from celery_exclusive.core.endings import retry_ended
-from celery_exclusive.core.records import NOT_BEGUN, SECOND
+from celery_exclusive.core.records import NOT_BEGUN
 from celery_exclusive.display import printable
 from celery_exclusive.errors import ExclusiveError, OptionError
+from celery_exclusive.messages.namespace import living_workers
 from celery_exclusive.operate.consumers import has_broadcast
 from celery_exclusive.operate.dropping import Dropper, cancel, find
 from celery_exclusive.run import runs
@@ -25,8 +26,6 @@ _ANSWER: Final = 3.0
 """Seconds in which the next worker has to answer."""
 _ANY_ANSWER: Final = 1.0
 """The same where the store does not say how many workers there are."""
-_HEARD: Final = 60 * SECOND
-"""A worker that has not been heard for so long need not answer."""
 _PAUSE: Final = 0.1
 """Seconds between two looks at the keys."""
 
@@ -111,7 +110,7 @@ def _revoke(services: Services, ids: set[str]) -> tuple[dict[str, Any], set[str]
     """
     if not has_broadcast(services.app):
         return {}, set()
-    names = {record.nodename for its in services.store.workers(_HEARD).values() for record in its}
+    names = {worker.nodename for worker in living_workers(services)}
     patience, limit = (_ANSWER, len(names)) if names else (_ANY_ANSWER, None)
     answers = services.app.control.revoke([*ids], terminate=True, reply=True, timeout=patience, limit=limit)
     told = {worker: said for answer in answers or () for worker, said in answer.items()}

@@ -143,7 +143,7 @@ def _shared_key(services: Services, text: str) -> str | None:
     """Return the key that tasks share if the text is one, or the `key=` of a task of this app."""
     if text[:2] in ("x=", "u="):
         return text
-    found = (services.exclusive(task) or services.unique(task) for task in services.app.tasks.values())
+    found = (_option(services, name) for name in services.app.tasks)
     return next((absolute_key(text, option.kind) for option in found if option and option.key == text), None)
 
 
