@@ -102,6 +102,24 @@ def test_without_workers_a_unique_task_in_the_line_of_its_lock_ends_and_the_hold
 
 
 @pytest.mark.promise(
+    "While a worker that may have a queued call has not answered a restart, nothing is published",
+    broke="any one worker's answer enough",
+)
+def test_a_worker_that_does_not_answer_may_have_the_queued_call(make_lab: Callable[..., Lab]) -> None:
+    lab = make_lab(module=SHOP, **LATE)
+    silent = lab.start_worker("silent")
+    silent.kill()
+    lab.start_worker(concurrency=1, worker_prefetch_multiplier=1)  # the call stays in the queue meanwhile
+    hold(lab, "once", "blocker")
+    queued = lab.task("once").delay("other", "queued")
+    restarted = lab.task("once").restart("other", "new", wait=0)
+    assert (restarted.result, restarted.revoked, restarted.not_ended) == (None, (), (queued.id,))
+    assert restarted.problem == f"{silent.name} has not answered"
+    lab.open("blocker")
+    assert_revoked(lab, queued)
+
+
+@pytest.mark.promise(
     "In a pool that cannot terminate a body a restart says so, and which run has not ended: the new call "
     "waits in line for it, and with its unique key is not published",
     broke="published all the same; the answer of the worker not read",
