@@ -54,7 +54,7 @@ def test_why_names_the_part_that_a_task_waits_for_and_its_number_there(busy: Des
     assert "it waits for room of part zeta: rate: 1 of 1 in the last 1m00s; the next may" in answer.sentence
     assert answer.waiting
     assert (answer.waiting.place, answer.waiting.is_shut, answer.waiting.part) == (0, True, "zeta")
-    assert "5 wait (5 of them for room of their parts); 4 wait for a slot of part acme" in (
+    assert "5 wait (5 of them for room in their part of the key (per=)); 4 wait for a slot of part acme" in (
         busy.run("why", KEY).stdout
     )
 
@@ -63,7 +63,7 @@ def test_ls_and_show_name_the_parts_with_the_most_waiting_tasks(busy: Desk) -> N
     for number in range(12):
         assert ask(busy, f"t{number}", f"tenant {number:02}") == Granted(busy.now + number)
     shown = busy.run("show", KEY).stdout
-    assert "running; limit 25; 0 in line, 5 for room of their parts, 0 aside\n" in shown
+    assert "running; limit 25; 0 in line, 5 for room in their part of the key (per=), 0 aside\n" in shown
     assert "\n  part acme: 2 run, 0 in line, 4 for room of it; limit 2; weight 3\n  part zeta: 1 run" in shown
     assert "limit 4\n    rate: 1 of 1 in the last 1m00s; the next may start in 55.0 s\n" in shown
     assert "\n  part tenant 07: 1 run, 0 in line, 0 for room of it; no limit\n  and 4 more parts\n" in shown
@@ -147,7 +147,7 @@ def test_a_key_whose_tasks_all_wait_for_their_parts_says_so(desk: Desk) -> None:
     assert locks.why(KEY, app=desk.app).reason == "paused"
     why = desk.run("why", KEY)
     assert "no task holds it" in why.stdout
-    assert "1 wait (1 of them for room of their parts); part acme is paused by" in why.stdout
+    assert "1 wait (1 of them for room in their part of the key (per=)); part acme is paused by" in why.stdout
     assert why.exit_code == 0
 
 

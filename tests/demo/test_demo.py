@@ -112,6 +112,7 @@ def test_with_our_options_the_verdict_is_green(demos: list[Demo], tmp_path: Path
     assert _row(output, "met a held lock") >= 100
     assert _row(output, "  of these waited for it") >= 20
     assert re.search(r"worker killed while importing +observatory-log\.atom, [1-9]\d* waiting", output)
+    assert re.search(r"imports that the kill cut off and that ran again +[1-9]\d* of \d+\n", output)
     kept = {path.name for path in (tmp_path / "kept").iterdir()}
     assert {"journal.jsonl", "feeds.sqlite3", "one@feeds.log"} <= kept
     assert ("locks.sqlite3" in kept) == (store == "sqlite")

@@ -272,6 +272,6 @@ def test_the_banner_tells_the_store_and_where_it_was_found_but_no_password(
         conf["broker_url"] = "amqp://me:geheim@mq.invalid"
     worker = make_lab(url=server.url, **conf).start_worker("w1", 1, ready=False)
     line = worker.wait_for_log(".> locks:")
-    order = "published" if origin == "broker" else "arrived"
+    order = "published (with key=: arrived)" if origin == "broker" else "arrived"
     assert line.endswith(f".> locks:       redis://me:**@{place}/{database} ({origin}), order: {order}")
     assert "geheim" not in worker.log

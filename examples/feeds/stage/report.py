@@ -64,7 +64,7 @@ def _kill(verdict: Verdict) -> list[tuple[str, str]]:
     return [
         ("worker killed while importing", name(recovery.kill.feed) + behind),
         ("time to recover (next import of that feed)", seconds),
-        ("imports cut by the kill, run again", f"{recovery.cut}, {recovery.cut_and_run_again}"),
+        ("imports that the kill cut off and that ran again", f"{recovery.cut_and_run_again} of {recovery.cut}"),
     ]
 
 

@@ -30,7 +30,7 @@ def state_lines(state: KeyState) -> Iterator[str]:
     yield f"lock {named(state)}"
     limit = "no limit; " if state.room.limit is None else f"limit {state.room.limit:,}; "
     known = limit if state.room.is_known else ""
-    shut = f"{state.shut:,} for room of their parts, " * bool(state.shut)
+    shut = f"{state.shut:,} for room in their part of the key (per=), " * bool(state.shut)
     yield f"  {state.shown_state}; {known}{state.in_line:,} in line, {shut}{state.aside:,} aside"
     yield from (f"  {line}" for line in state.room.lines())
     for holder in state.holders:
@@ -86,6 +86,7 @@ def _rows(state: KeyState) -> Iterator[tuple[str, ...]]:
     for holder in state.holders:
         it = "dead" if holder.is_dead else state.state
         yield (*key, it, escaped(holder.task_id), worker_text(holder) or "-", duration(holder.age), *end)
+        end = "", "", ""  # once for each key, since a reader adds them up
     if state.other_holders:
         yield (*key, state.state, f"and {state.other_holders} more", "-", "-", *end)
     if not state.holders:

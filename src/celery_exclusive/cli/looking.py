@@ -71,7 +71,8 @@ def ls(obj: CLIContext, /, prefix: str, task: str, *, watch: bool, as_json: bool
     HOLDER   the id of the task that holds the lock; one row for each holder
     WORKER   the worker that runs it; - for a lock(), and for a task that no worker runs
     HELD     for how long the holder has held it
-    WAITING  how many tasks wait in line, and how many of them for room of their parts (per=)
+    WAITING  how many tasks wait for the key, in its first row, and how many of them for room in their part
+             of it (per=)
     OLDEST   for how long the first of them has waited
     LIMIT    how many holders the key may have at once, "-" for any number; the limit or pause that an
              operator has set; and of each rate how many have started

@@ -331,7 +331,7 @@ def _of_part(part: PartState) -> str:
 def _others_wait(key: KeyState) -> str:
     if not key.all_waiting:
         return ""
-    apart = [f"{key.shut:,} of them for room of their parts"] * bool(key.shut)
+    apart = [f"{key.shut:,} of them for room in their part of the key (per=)"] * bool(key.shut)
     apart += [f"{key.aside:,} of them aside"] * bool(key.aside)
     aside = f" ({', '.join(apart)})" if apart else ""
     oldest = f", the first of them for {duration(key.oldest_wait)}" if key.oldest_wait is not None else ""

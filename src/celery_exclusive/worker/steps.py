@@ -188,7 +188,7 @@ class Locks(bootsteps.StartStopStep):
         try:
             if not self.is_needed:
                 return text
-            order = "published" if self.services.orders_calls else "arrived"
+            order = "published (with key=: arrived)" if self.services.orders_calls else "arrived"
             place = f"{printable(self.services.store.url)} ({self.services.origin}), order: {order}"
         except ExclusiveError:
             return text  # `start` says why
