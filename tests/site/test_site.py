@@ -16,6 +16,7 @@ import nox
 import pytest
 
 from tests.browser import Browser
+from tests.servers import wait_until
 from tests.site.conftest import URL
 
 ROOT = Path(__file__).parents[2]
@@ -130,6 +131,34 @@ def test_a_search_in_the_site_finds_a_page_without_a_server(site: Path, browser:
     browser.open(f"file://{site}/tutorial/first-task.html")
     browser.type("input[name=q]", "DuplicateTask\n")
     assert any("celery_exclusive" in found for found in browser.texts("#search-results li a"))
+
+
+@pytest.mark.promise(
+    "The search finds the page for the words of a reader: cron, overlap, multi tenant, idempotent, progress, "
+    "celery-once, retention",
+    broke="a page that does not have the word, or has it in no heading",
+)
+@pytest.mark.parametrize(
+    ("words", "page"),
+    [
+        ("cron", "how-to/periodic"),
+        ("overlap", "how-to/periodic"),
+        ("multi tenant", "how-to/fair"),
+        ("idempotent", "how-to/fence"),
+        ("progress", "how-to/status"),
+        ("celery-once", "how-to/migrate"),
+        ("retention", "how-to/security"),
+    ],
+)
+def test_a_search_for_the_words_of_a_reader_finds_the_page_early(
+    site: Path, browser: Browser, words: str, page: str
+) -> None:
+    browser.open(f"file://{site}/search.html?q={words.replace(' ', '+')}")
+    wait_until(lambda: browser.text("#search-results h2") == "Search Results", "the end of the search", 60)
+    script = (
+        "return [...document.querySelectorAll('#search-results li > a')].map(a => a.getAttribute('href'))"
+    )
+    assert any(href.startswith(f"{page}.html") for href in browser.run(script)[:3])
 
 
 @pytest.mark.promise(

@@ -202,9 +202,11 @@ def test_the_error_of_a_receiver_is_logged_and_the_lock_is_held(
     assert caplog.text.count("a receiver that fails") >= 2
 
 
-def test_the_page_of_outcomes_lists_each_kind_field_and_reason():
-    page = (Path(__file__).parents[2] / "docs/how-to/monitor.md").read_text()
-    _, _, chapter = page.partition("\n## Outcomes\n")
-    cells = re.findall(r"^\| (`.*?) \|", chapter, re.MULTILINE)
+def test_the_pages_of_outcomes_and_answers_list_each_kind_field_and_reason():
+    chapters = [
+        (Path(__file__).parents[2] / "docs" / page).read_text().partition(f"\n## {heading}\n")[2]
+        for page, heading in (("how-to/monitor.md", "Outcomes"), ("reference/api/locks.md", "Reasons"))
+    ]
+    cells = re.findall(r"^\| (`.*?) \|", "\n".join(chapters), re.MULTILINE)
     assert {*KINDS, *REASONS} <= set(re.findall(r"`(\w+)`", " ".join(cells)))
-    assert {field.name for field in fields(LockOutcome)} <= set(re.findall(r"\b\w+\b", chapter))
+    assert {field.name for field in fields(LockOutcome)} <= set(re.findall(r"\b\w+\b", chapters[0]))

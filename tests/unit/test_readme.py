@@ -102,11 +102,11 @@ def run(
     return run
 
 
-def test_the_site_has_at_most_22000_words_besides_the_api() -> None:
+def test_the_site_has_at_most_20000_words_besides_the_api() -> None:
     names = pages_in(*FOLDERS, "project")
     texts = [README.read_text(), *((INDEX.parent / f"{name}.md").read_text() for name in names)]
     words = [word for text in texts for word in text.split() if re.search(r"\w", word)]
-    assert 10_000 < len(words) <= 22_000
+    assert 10_000 < len(words) <= 20_000
 
 
 def test_there_are_examples() -> None:

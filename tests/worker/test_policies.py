@@ -20,16 +20,14 @@ DEADLINE = 90
 HEAD = """# Conflicts
 
 The task `<id>` holds the key. What happens to a second call: alone, as a step of a chain, and as a member of
-a chord? Real workers wrote this table (`tests/worker/test_policies.py`).
+a chord? Real workers wrote this table.
 
 * **"latest", "supersede"**: a third, newer call follows, and the running task does not look. **`Debounce`**:
   the task `<id>` waits in its window.
 * **The table is for `order="arrived"`.** With "published" the caller puts the call into the line, so no
   worker logs that it was parked.
-* **A call with the id `<id>`** is [a case of its own](../how-to/status.md#give-a-task-an-id-of-your-own).
-* **A step of a canvas hands no skip result on**, since its next step could not use it. It waits for `<id>`
-  and has its result, or it fails. If your next step expects a skip, say so with `skip_result=`:
-  [Choose](../how-to/choose.md#in-a-chain-or-a-chord).
+* **A step of a canvas hands a skip result on** only with `Debounce`, or if you
+  [say so with `skip_result=`](../how-to/choose.md#in-a-chain-or-a-chord).
 
 | policy | the caller gets | the worker logs | the result | the next step gets | the chord's body gets |
 |---|---|---|---|---|---|
@@ -79,9 +77,7 @@ class Case:
         cells = [
             f"`{self.policy}`",
             self.called,
-            log
-            if self.is_sent
-            else f"nothing, it was not published; for a member of a chain or chord, {log}",
+            log if self.is_sent else f"nothing; for a member of a canvas, {log}",
             self._end(self.result) + until if self.result else "-",
             self._end(self.chain) + until,
             self._end(self.chord) + until,
