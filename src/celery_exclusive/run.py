@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextvars import ContextVar
 from dataclasses import dataclass, field
 from os import getpid
 from threading import get_ident
 
 from celery.exceptions import SoftTimeLimitExceeded
-from celery.utils.functional import noop
 
 from celery_exclusive import notices
 from celery_exclusive.core.admission import Admission
@@ -27,21 +26,18 @@ from celery_exclusive.system.deadline import Budget
 class UniqueLease:
     """The unique lease of a run.
 
-    `is_handed_over`: the run's retry or replacement may have inherited it. `end` is called when the body has
-    ended, with its error if any. If the process is gone, the background releaser releases it after errbacks
-    and hooks.
+    `is_handed_over`: the run's retry or replacement may have inherited it.
     """
 
     claim: Claim
     until: UniqueUntil
     may_hold: bool
     is_handed_over: bool = False
-    end: Callable[[BaseException | None], None] = noop
 
 
 @dataclass(slots=True)
 class Run:
-    """One run of a task with options, from the gate to its end.
+    """One run of a task with options, from the gate to its end. A worker and `apply()` have their own kinds.
 
     * `skipped`: a one-tuple of the result if the body is skipped. `failure`: the error to raise instead of
       it.
@@ -50,11 +46,8 @@ class Run:
     * `outer`: the run whose body called `apply()`. `unique`: the unique lease that the end of the body
       releases.
     * `end`: the budget of store calls between the end of the body and its report.
-    * `hand_over_lock`: with `keep_on_retry`, hands the lease of its lock over to the retry with this claim
-      id, which holds it for this time in microseconds while it is queued. It returns whether the retry may
-      hold the lease. `has_retried`: that retry was published.
-    * `end_superseded`: ends a run that a newer call has superseded: sets `skipped` or `failure`, or returns
-      False if none has. `is_interrupted`: the worker has interrupted its body.
+    * `keeps_on_retry`: it may leave the lease of its lock to its retry. `has_retried`: that was published.
+    * `is_interrupted`: the worker has interrupted its body, since a newer call has superseded the run.
     * `pending_outcomes`: the outcomes that receivers get when the body begins, or at the end of the run.
     """
 
@@ -69,9 +62,8 @@ class Run:
     body_begun: bool = False
     body_over: bool = False
     end: Budget = field(default_factory=Budget)
-    hand_over_lock: Callable[[str, int], bool] | None = None
+    keeps_on_retry: bool = False
     has_retried: bool = False
-    end_superseded: Callable[[], bool] | None = None
     is_interrupted: bool = False
     pending_outcomes: tuple[LockOutcome, ...] = ()
     _pid: int = field(default_factory=getpid, repr=False, compare=False)
@@ -82,11 +74,33 @@ class Run:
         """Whether this thread executes the run, and not a fork, or a thread with a copy of its context."""
         return (self._pid, self._thread) == (getpid(), get_ident())
 
+    @property
+    def body_lease(self) -> Lease | None:
+        """The lease under which its body runs: on its lock, or else on its unique key."""
+        return self.lease or self.unique_lease
+
     def is_superseded_by(self, error: BaseException) -> bool:
         """Whether the body has ended with this error since a newer call has superseded it."""
         is_interruption = self.is_interrupted and isinstance(error, SoftTimeLimitExceeded)
-        is_told = is_interruption or isinstance(error, Superseded)
-        return is_told and self.end_superseded is not None and self.end_superseded()
+        return (is_interruption or isinstance(error, Superseded)) and self.end_superseded()
+
+    def end_superseded(self) -> bool:
+        """Set `skipped` or `failure` of a run that a newer call has superseded. False: none has."""
+        return False
+
+    def hand_over_lock(self, id: str, queued_ttl: int) -> bool:
+        """Leave the lock to the retry with this claim id; return whether the retry may hold it.
+
+        `queued_ttl`: the time in microseconds for which it holds the lock while it is queued.
+        """
+        raise NotImplementedError
+
+    def end_body(self, error: BaseException | None) -> None:  # noqa: ARG002 - most kinds ask for it
+        """Release the unique key, since the body has ended, with this error if any.
+
+        If the process is gone, the background releaser releases it after errbacks and hooks.
+        """
+        self.body_over = True
 
     def note(self, outcome: LockOutcome) -> None:
         self.pending_outcomes += (outcome,)

@@ -258,7 +258,7 @@ class TaskMixin:
                 f"task {self.name} runs without a lease: its lock's store did not answer, and its "
                 "on_store_error is 'allow'. Do nothing here that needs the lease or its fence"
             )
-        lease = (run.lease or run.unique_lease) if run and is_own else None
+        lease = run.body_lease if run and is_own else None
         if lease is None:
             raise NoLease(
                 f"task {self.name} holds no lease: only a worker or apply() acquires one, for a task with "

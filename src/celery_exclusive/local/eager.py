@@ -5,13 +5,12 @@ from __future__ import annotations
 import time
 from collections.abc import Generator
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from typing import Any
 
 from celery.app.task import Task as CeleryTask
 from celery.exceptions import Retry
 from celery.utils import uuid
-from celery.utils.functional import noop
 
 from celery_exclusive import notices, outcomes
 from celery_exclusive.core.admission import Admission
@@ -25,11 +24,10 @@ from celery_exclusive.errors import LockHeld, StoreUnavailable
 from celery_exclusive.leases.lease import Lease
 from celery_exclusive.local.acquisition import Acquisition, new_claim
 from celery_exclusive.options.amounts import MOST
-from celery_exclusive.options.declared import Exclusive, UniqueOption
 from celery_exclusive.options.keys import key_of, share_of
 from celery_exclusive.options.option import Option
 from celery_exclusive.outcomes import Subject
-from celery_exclusive.publishing.call_options import pop_call_options
+from celery_exclusive.publishing.call_options import CallOptions, pop_call_options
 from celery_exclusive.run import (
     Run,
     UniqueLease,
@@ -84,89 +82,83 @@ class EagerTask(CeleryTask):  # type: ignore[type-arg]
         id = task_id or uuid()
         call_options = pop_call_options(self.name, self, options)
         call = args or (), kwargs or {}, options.get("headers")
-        eager = _EagerRun(self, id, call, call_options.exclusive, call_options.unique)
-        with eager.admitted() as run, within(run):
+        run = _EagerRun(self, id, call, call_options)
+        with run.admitted(), within(run):
             result: Any = super().apply(args, kwargs, link, link_error, id, *rest, **options)
-        result.key, result.existing_id = eager.unique_key, eager.duplicate_of
+        result.key, result.existing_id = run.unique_key, run.duplicate_of
         result.outcome = "published" if result.existing_id is None else "skipped"
         return result
 
 
-@dataclass
-class _EagerRun:
+class _EagerRun(Run):
     """One run of a task without a message: it runs the plan on the store, and carries out its outcome."""
 
-    task: Any
-    id: str
-    call: tuple[Any, Any, Any]
-    exclusive: Exclusive | None
-    unique: UniqueOption | None
     unique_key: str | None = None
     duplicate_of: str | None = None
-    acquisitions: dict[str, Acquisition] = field(default_factory=dict)
 
-    def __post_init__(self) -> None:
-        self.services: Services = self.task.app._celery_exclusive
-        self.run = Run(self.id, outer=current_run.get())
+    def __init__(self, task: Any, id: str, call: tuple[Any, Any, Any], options: CallOptions) -> None:
+        super().__init__(id, outer=current_run.get())
+        self.task, self.call = task, call
+        self.exclusive_option, self.unique_option = options.exclusive, options.unique
+        self.services: Services = task.app._celery_exclusive
+        self.acquisitions: dict[str, Acquisition] = {}
 
     @contextmanager
-    def admitted(self) -> Generator[Run]:
+    def admitted(self) -> Generator[None]:
         """Acquire the keys for a block, unless the body has to be skipped or to fail."""
         with ExitStack() as releases:
-            releases.callback(self.run.tell)
+            # Their subjects know the run: this cycle would keep the arguments.
+            releases.callback(self.acquisitions.clear)
+            releases.callback(self.tell)
             lock, unique = self.claim_to_lock(releases), self.claim_to_unique_key(releases)
             for claim in (lock, unique and unique.claim):
                 if claim:
                     acquisition = Acquisition(self.services, claim, self.subject(claim.key))
                     self.acquisitions[claim.key] = acquisition
                     releases.callback(acquisition.release)
-            on_conflict = self.exclusive.on_conflict if self.exclusive else "wait"
+            on_conflict = self.exclusive_option.on_conflict if self.exclusive_option else "wait"
             try:
                 outcome = run_plan(admit_directly(lock, unique, on_conflict), self.ask)
             except StoreUnavailable as error:
                 self.go_without(lock, unique, error)
             else:
                 self.carry_out(outcome, unique)
-            try:
-                yield self.run
-            finally:
-                if self.run.unique:
-                    self.run.unique.end = noop  # else this cycle keeps the arguments
+            yield
 
     def claim_to_lock(self, releases: ExitStack) -> Claim | None:
         """Return the claim to the lock, unless the code around this run holds it already."""
-        option = self.exclusive
-        outer = self.run.outer
-        is_retry_without_lock = outer is not None and outer.task_id == self.id and outer.lease is None
+        option = self.exclusive_option
+        outer = self.outer
+        is_retry_without_lock = outer is not None and outer.task_id == self.task_id and outer.lease is None
         key = self.key_of(option) if option and not is_retry_without_lock else None
         if option is None or key is None:
             return None
         share = share_of(self.task.name, self.task.run, option, *self.call)
-        claim = new_claim(self.id, key, self.services.ttl(option), option.most, option.rates, share)
+        claim = new_claim(self.task_id, key, self.services.ttl(option), option.most, option.rates, share)
         if self.is_plain_eager:
-            self.run.lease = releases.enter_context(_lease_in_memory(claim))
+            self.lease = releases.enter_context(_lease_in_memory(claim))
         else:
-            self.run.lease = next((lease for lease in leases_of_runs() if lease.key == key), None)
-        return None if self.run.lease else claim
+            self.lease = next((lease for lease in leases_of_runs() if lease.key == key), None)
+        return None if self.lease else claim
 
     def claim_to_unique_key(self, releases: ExitStack) -> UniqueClaim | None:
         """Return the claim to the unique key, unless the code around this run holds it already."""
-        option = self.unique
+        option = self.unique_option
         self.unique_key = self.key_of(option) if option else None
         if option is None or self.unique_key is None or option.held_until == WINDOW:  # it runs now
             return None
-        claim = new_claim(self.id, self.unique_key, self.services.ttl(option))
+        claim = new_claim(self.task_id, self.unique_key, self.services.ttl(option))
         if self.is_plain_eager:
             if option.held_until == FINISHED:
-                self.run.unique_lease = releases.enter_context(_lease_in_memory(claim))
+                self.unique_lease = releases.enter_context(_lease_in_memory(claim))
             return None
         for outer in runs():
             held = outer.unique
             if not held or held.claim.key != self.unique_key:
                 continue
-            is_own = outer.task_id == self.id  # a retry or replacement shares the key of its run
+            is_own = outer.task_id == self.task_id  # a retry or replacement shares the key of its run
             if is_own or (held.until == FINISHED and held.may_hold):
-                self.run.unique_lease = outer.unique_lease
+                self.unique_lease = outer.unique_lease
                 return None
         return UniqueClaim(claim, option.held_until, self.services.queued_ttl(option), is_acquired=False)
 
@@ -176,7 +168,7 @@ class _EagerRun:
         return self.task.app.conf.task_always_eager and not self.services.conflicts_when_eager
 
     def subject(self, key: str) -> Subject:
-        return Subject(self.task.name, self.id, key, tell=self.run.note)
+        return Subject(self.task.name, self.task_id, key, tell=self.note)
 
     def key_of(self, option: Option) -> str | None:
         """Return the key. None: the arguments do not fit, for which the call itself raises an error."""
@@ -192,25 +184,25 @@ class _EagerRun:
             return self.services.store.apply(asked.key, operation).answer
         if isinstance(operation, Acquire):
             wait: float | None = 0
-            if asked.park and self.exclusive and not self.services.conflicts_when_eager:
-                wait = self.exclusive.longest_wait
+            if asked.park and self.exclusive_option and not self.services.conflicts_when_eager:
+                wait = self.exclusive_option.longest_wait
             acquisition.acquire(wait)
             if asked.key != self.unique_key:
-                self.run.lease = acquisition.lease
+                self.lease = acquisition.lease
             return acquisition.answer
         acquisition.release()
         return Applied(True)
 
     def go_without(self, lock: Claim | None, unique: UniqueClaim | None, error: StoreUnavailable) -> None:
         """Let the body run without the keys that the store did not grant, if its options allow that."""
-        options = [self.exclusive] * bool(lock) + [self.unique] * bool(unique)
+        options = [self.exclusive_option] * bool(lock) + [self.unique_option] * bool(unique)
         if not all(self.services.allows_without(option) for option in options):
             raise error
-        if lock and not self.run.lease:
-            self.run.runs_without_lease = True
+        if lock and not self.lease:
+            self.runs_without_lease = True
             outcomes.runs_without_lease(self.services, self.subject(lock.key), error)
         elif unique:
-            self.run.runs_without_lease = not self.run.lease
+            self.runs_without_lease = not self.lease
             outcomes.continues_without_key(self.subject(unique.claim.key), error)
 
     def carry_out(self, outcome: Admission, unique: UniqueClaim | None) -> None:
@@ -218,13 +210,13 @@ class _EagerRun:
             if unique:
                 acquisition = self.acquisitions[unique.claim.key]
                 may_hold = outcome.may_hold_unique
-                self.run.unique = UniqueLease(unique.claim, unique.until, may_hold, end=self.end_body)
-                self.run.unique_lease = acquisition.lease if may_hold else None
+                self.unique = UniqueLease(unique.claim, unique.until, may_hold)
+                self.unique_lease = acquisition.lease if may_hold else None
             if begun := next(iter(self.acquisitions.values()), None):  # of its lock, or else its unique key
                 begun.note_begun()
             return
         key, existing_id = outcome.key, outcome.existing_id
-        option = self.exclusive
+        option = self.exclusive_option
         if outcome.kind == "reschedule" and option:
             if option.longest_wait is None:  # only in a test
                 held = notices.held(outcome.by, outcome.others)
@@ -236,17 +228,17 @@ class _EagerRun:
             outcome = outcome.given_up(option.on_give_up)
         if outcome.reason == "duplicate":
             self.duplicate_of = existing_id
-            if self.unique and not self.unique.may_skip:
+            if self.unique_option and not self.unique_option.may_skip:
                 outcomes.duplicate(self.subject(key), existing_id, fails=True)
                 raise duplicate_error(self.task.name, outcome)
         wait_s = self.acquisitions[key].wait_s
         seconds = option.longest_wait if option else None
         outcomes.ended_without_body(self.subject(key), outcome, seconds, wait_s)
-        self.run.replace_body(self.task.name, outcome, self.exclusive, self.unique)
+        self.replace_body(self.task.name, outcome, self.exclusive_option, self.unique_option)
 
     def end_body(self, error: BaseException | None) -> None:
-        """Release the unique key when the body has ended."""
-        unique = self.run.unique
+        self.body_over = True
+        unique = self.unique
         if unique and not isinstance(error, Retry):  # `apply()` runs a retry next, with this lease
             self.acquisitions[unique.claim.key].release()
             unique.may_hold = False

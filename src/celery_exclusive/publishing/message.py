@@ -187,15 +187,13 @@ class Message:
 
         Returns the run, if the message may have the lease from now on.
         """
-        run = self.origin.run
-        hand_over_lock = run.hand_over_lock if run and self.origin.is_retry else None
+        run = self.origin.run if self.origin.is_retry else None
         if header.superseded_by or not (
-            run and hand_over_lock and run.lease and run.lease.key == header.exclusive
+            run and run.keeps_on_retry and run.lease and run.lease.key == header.exclusive
         ):
             return None
-        header.keeps_lock = hand_over_lock(
-            header.claim_id(self.id), self.queued_ttl(self.services.queued_ttl(None))
-        )
+        queued_ttl = self.queued_ttl(self.services.queued_ttl(None))
+        header.keeps_lock = run.hand_over_lock(header.claim_id(self.id), queued_ttl)
         return run if header.keeps_lock else None
 
     def send(

@@ -27,7 +27,7 @@ from celery_exclusive.messages.stored import StoredMessage
 from celery_exclusive.options.declared import Debounce
 from celery_exclusive.outcomes import Subject
 from celery_exclusive.publishing.refusal import is_beats
-from celery_exclusive.run import Run, unread_result, within
+from celery_exclusive.run import unread_result, within
 from celery_exclusive.seams.celery_request import Ending, trace_ok
 from celery_exclusive.signals import lock_outcome
 from celery_exclusive.system.deadline import deadline
@@ -38,7 +38,7 @@ from celery_exclusive.worker.reading import Received
 from celery_exclusive.worker.report import report, subject_of, waited
 from celery_exclusive.worker.reschedule import DeliverAgain, next_try
 from celery_exclusive.worker.roster import Slot
-from celery_exclusive.worker.run_leases import RunLeases
+from celery_exclusive.worker.run_leases import LeasedRun
 from celery_exclusive.worker.store_wait import StoreWait
 
 _PAUSE = 5
@@ -47,7 +47,7 @@ _LOOK = 1
 """Seconds for which the requests of a plan that may fail wait for the store, all together."""
 
 
-class Execution:
+class Execution(LeasedRun):
     """Runs the plan of a delivery on the store, and carries out its outcome.
 
     `call` are the arguments of the tracer: the task id, args, kwargs and Celery's request.
@@ -62,16 +62,12 @@ class Execution:
         worker: WorkerContext,
         slot: Slot,
     ) -> None:
-        self.task, self.tracer, self.call, self.delivery = task, tracer, call, delivery
-        self.task_id, _, _, request = call
-        self.services = worker.services
+        self.tracer, self.call = tracer, call
+        self.store_wait = StoreWait(task, call[3], worker, is_for_any=delivery.can_be_parked)
+        super().__init__(task, delivery, worker, slot, call[0], self.store_wait.end)
         self.may_be_in_line = delivery.may_be_in_line
-        self.store_wait = StoreWait(task, request, worker, is_for_any=delivery.can_be_parked)
         self.asked_at = self.look_until = 0.0
         self.was_granted = self.is_ignored = self.has_waited = False
-        # Its body is over until it begins: Celery may end it without.
-        self.run = Run(self.task_id, body_over=True, end=self.store_wait.end)
-        self.leases = RunLeases(worker, slot, delivery, task.name, self.run)
 
     def execute(self) -> Any:
         """Execute the delivery, and return what Celery's tracer returns."""
@@ -84,7 +80,7 @@ class Execution:
             if self.is_ignored:
                 done = True
                 return _traced(Ignore(entered.kind))
-            with within(self.run):
+            with within(self):
                 result = self.tracer(*self.call)
             done = not self.delivery.is_redelivered_for(result.info and result.info.retval)
             return result
@@ -95,10 +91,10 @@ class Execution:
             try:
                 if not isinstance(entered, (Ignore, Reject)):
                     with without_soft_limit():
-                        self.leases.release(entered, done=done)
+                        self.release(entered, done=done)
             finally:
-                if self.run.pending_outcomes:
-                    self.run.tell()
+                if self.pending_outcomes:
+                    self.tell()
 
     def enter(self) -> Admission | Ignore | Reject:
         """Acquire the keys; return the outcome of the run, or the exception that ends the delivery.
@@ -117,11 +113,11 @@ class Execution:
             try:
                 outcome = run_plan(admit(self.delivery, self.policy), self.ask)
             except StoreUnavailable as error:
-                self.note(error.interruption)
+                self.heed(error.interruption)
                 entered = self.enter_without_store(error)
             except StoreRefused as error:
-                self.note(error.interruption)
-                self.run.failure = self.run.failure or error  # no other try would change it
+                self.heed(error.interruption)
+                self.failure = self.failure or error  # no other try would change it
                 entered = Admission("run" if self.was_granted else "fail")
             else:
                 # It acquires its keys one after the other: the store may have been away in between.
@@ -137,7 +133,7 @@ class Execution:
 
     @property
     def subject(self) -> Subject:
-        return Subject(self.task.name, self.task_id, self.delivery.key, tell=self.run.note)
+        return Subject(self.task.name, self.task_id, self.delivery.key, tell=self.note)
 
     @property
     def policy(self) -> Policy:
@@ -169,7 +165,7 @@ class Execution:
                 operation = replace(operation, message=stored.dump())
         reply, interruption = self.store_wait.apply(asked.key, operation)
         if interruption:
-            self.note(interruption)
+            self.heed(interruption)
         self.was_granted |= isinstance(reply.answer, Granted)
         return reply.answer
 
@@ -183,13 +179,13 @@ class Execution:
                 answer = attempts.make(partial(store.inspect, asked.key)).as_answer
             else:
                 answer = attempts.make(partial(store.apply, asked.key, operation)).answer
-        self.note(attempts.interruption)
+        self.heed(attempts.interruption)
         return answer
 
-    def note(self, interruption: BaseException | None) -> None:
+    def heed(self, interruption: BaseException | None) -> None:
         """Note the exception of a signal handler during a store call: the body gets it at once."""
         if isinstance(interruption, Exception):
-            self.run.failure = interruption
+            self.failure = interruption
         elif interruption:
             raise interruption
 
@@ -202,7 +198,7 @@ class Execution:
         may_run = may_run and delivery.duplicate_of is None
         option = delivery.exclusive_option if delivery.exclusive else delivery.unique_option
         if may_run and self.services.allows_without(option):
-            self.run.runs_without_lease = True
+            self.runs_without_lease = True
             outcomes.runs_without_lease(self.services, self.subject, error)
             return Admission("run")
         end: Ignore | Reject | None
@@ -213,7 +209,7 @@ class Execution:
             end = self.publish_again(delivery.stored.delayed(pause), pause)
         if end:
             outcomes.message_requeued(self.services, self.subject, error)
-            self.leases.release_later(done=False, redelivered=True)
+            self.release_later(done=False, redelivered=True)
         return end
 
     def carry_out(self, outcome: Admission) -> Admission | Ignore | None:
@@ -224,13 +220,12 @@ class Execution:
             outcome = outcome.given_up(self.policy.on_give_up)
         if outcome.kind == "join":
             return self.join(outcome)
-        self.leases.note_granted(outcome, self.asked_at)
+        self.note_granted(outcome, self.asked_at)
         if outcome.kind == "run":
             if self.delivery.deaths:
                 self.look_at_deaths()
-            self.run.end_superseded = self.end_superseded
-            if lock_outcome.receivers and not self.run.failure and self.leases.lease:
-                self.leases.is_told = True
+            if lock_outcome.receivers and not self.failure and self.body_lease:
+                self.is_told = True
                 outcomes.acquired(self.subject, waited(self.delivery))
             return outcome
         is_against = outcome.kind in ("skip", "fail") and outcome.is_against(self.task_id)
@@ -240,27 +235,27 @@ class Execution:
             else:
                 self.is_ignored, outcome = True, replace(outcome, kind="skip")
         if outcome.kind not in ("wait", "drop"):
-            return self.replace_body(outcome)
-        report(self.task, self.delivery, self.call, outcome, self.run)
+            return self.end_without_body(outcome)
+        report(self.task, self.delivery, self.call, outcome, self)
         return Ignore(outcome.kind)
 
-    def replace_body(self, outcome: Admission) -> Admission:
+    def end_without_body(self, outcome: Admission) -> Admission:
         """Let the run end with this outcome, in place of its body."""
         outcome, delivery = self.not_handed_on(outcome), self.delivery
-        report(self.task, delivery, self.call, outcome, self.run)
-        self.run.replace_body(self.task.name, outcome, delivery.exclusive_option, delivery.unique_option)
+        report(self.task, delivery, self.call, outcome, self)
+        self.replace_body(self.task.name, outcome, delivery.exclusive_option, delivery.unique_option)
         return outcome
 
     def end_superseded(self) -> bool:
         """End the run, whose body has stopped for a newer call, as superseded. False: that is gone."""
-        lease = self.run.lease
+        lease = self.lease
         if lease is None:
             return False
         with without_soft_limit():
             newer = lease.newer_call(every=0)
         if newer is None:
             return False
-        self.replace_body(Admission("skip", lease.key, existing_id=newer, reason="superseded"))
+        self.end_without_body(Admission("skip", lease.key, existing_id=newer, reason="superseded"))
         return True
 
     def next_try(self, outcome: Admission) -> tuple[StoredMessage, float] | None:
@@ -272,7 +267,7 @@ class Execution:
 
     def reschedule(self, outcome: Admission, again: StoredMessage, pause: float) -> Ignore | None:
         if end := self.publish_again(again, pause):
-            subject = subject_of(self.task, self.delivery, self.call, outcome.key, self.run)
+            subject = subject_of(self.task, self.delivery, self.call, outcome.key, self)
             outcomes.rescheduled(subject, outcome.by, outcome.others, pause, waited(self.delivery))
         return end
 
@@ -305,7 +300,7 @@ class Execution:
 
     def end_as(self, existing_id: str, ended: Ended, key: str) -> Admission:
         outcomes.joined(self.subject, existing_id)
-        self.run.skipped, self.run.failure = ended
+        self.skipped, self.failure = ended
         return Admission("run", key)
 
     def join(self, outcome: Admission) -> Admission | None:
@@ -313,7 +308,7 @@ class Execution:
 
         The one of which this is a duplicate may have ended before this was in line, and after the first look.
         """
-        self.leases.note_granted(replace(outcome, kind="run"), self.asked_at)
+        self.note_granted(replace(outcome, kind="run"), self.asked_at)
         other, (_, existing_id) = outcome.existing_id, self.delivery.duplicate_of or ("", "")
         ended = result_of(self.services, other) if other else LOST
         if ended == LOST and existing_id not in ("", other):
@@ -330,7 +325,7 @@ class Execution:
         most, deaths = self.services.settings.exclusive_max_deaths, self.delivery.deaths
         outcomes.recovered(self.subject, deaths, self.delivery.header.ran_on or "")
         if most and deaths >= most:
-            self.run.failure = WorkerLostError(
+            self.failure = WorkerLostError(
                 f"task {self.task.name} was started {deaths} times, and each time its worker died before the "
                 f"end: exclusive_max_deaths={most} gives it up"
             )

@@ -52,7 +52,7 @@ class GatedTask(TaskMixin):
         try:
             super().before_start(task_id, args, kwargs)  # type: ignore[misc]
         except BaseException as error:
-            _end(run, error)
+            run.end_body(error)
             raise
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
@@ -82,13 +82,7 @@ class GatedTask(TaskMixin):
             ended_by = run.failure
             raise cast("Exception", ended_by) from error
         finally:
-            _end(run, ended_by)
-
-
-def _end(run: Run, error: BaseException | None) -> None:
-    run.body_over = True
-    if run.unique:
-        run.unique.end(error)
+            run.end_body(ended_by)
 
 
 def _through_gate(
@@ -120,7 +114,7 @@ def _through_gate(
     is_over = True
     try:
         execution = Execution(task, tracer, delivery, (uuid, args, kwargs, request), worker, slot)
-        with interruptible(execution.run, slot):
+        with interruptible(execution, slot):
             return execution.execute()
     except BaseException as error:
         # A child that is terminated leaves its slot: what the run may still hold is for its parent.

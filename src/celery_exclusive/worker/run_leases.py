@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, Any
-
-from celery.utils.functional import noop
 
 from celery_exclusive import notices, outcomes
 from celery_exclusive.core.claim import WINDOW
@@ -18,74 +16,64 @@ from celery_exclusive.errors import StoreError
 from celery_exclusive.leases.attempts import Attempts
 from celery_exclusive.leases.lease import Lease
 from celery_exclusive.outcomes import Subject
-from celery_exclusive.run import UniqueLease
-from celery_exclusive.system.deadline import deadline
+from celery_exclusive.run import Run, UniqueLease
+from celery_exclusive.system.deadline import Budget, deadline
 from celery_exclusive.system.signals import without_soft_limit
 
 if TYPE_CHECKING:
     from celery_exclusive.core.admission import Admission
     from celery_exclusive.core.claim import Claim, UniqueClaim
-    from celery_exclusive.run import Run
     from celery_exclusive.worker.context import WorkerContext
     from celery_exclusive.worker.reading import Received
     from celery_exclusive.worker.roster import Slot
 
 
-@dataclass(slots=True)
-class RunLeases:
-    """Notes the leases that a run is granted, and releases them: its unique key when the body has ended.
+class LeasedRun(Run):
+    """The run of a delivery: notes the leases that it is granted, and releases them.
 
     `is_uncertain`: a request without an answer may have released the unique key. `hand_over`: to the retry
     that gets the lock of the run. `is_handed_over`: the run holds the lock under the id of that retry.
     `is_told`: receivers were told that the body begins.
     """
 
-    worker: WorkerContext
-    slot: Slot
-    delivery: Received
-    task: str
-    run: Run
-    is_uncertain: bool = False
     hand_over: HandOver | None = None
-    is_handed_over: bool = False
-    is_told: bool = False
+    is_uncertain = is_handed_over = is_told = False
 
-    def __post_init__(self) -> None:
-        if unique := self.delivery.unique:
-            self.run.unique = UniqueLease(
-                unique.claim, unique.until, not unique.ends_by_clock, end=self.end_body
-            )
+    def __init__(
+        self, task: Any, delivery: Received, worker: WorkerContext, slot: Slot, task_id: str, end: Budget
+    ) -> None:
+        # Its body is over until it begins: Celery may end it without.
+        super().__init__(task_id, body_over=True, end=end)
+        self.task, self.delivery, self.worker, self.slot = task, delivery, worker, slot
+        self.services = worker.services
+        if unique := delivery.unique:
+            self.unique = UniqueLease(unique.claim, unique.until, not unique.ends_by_clock)
 
     def note_granted(self, outcome: Admission, asked_at: float) -> None:
         """Note the leases that are held, for the body, for its end, and for the heartbeat."""
-        exclusive, unique, option = self.delivery.exclusive, self.run.unique, self.delivery.exclusive_option
+        exclusive, unique, option = self.delivery.exclusive, self.unique, self.delivery.exclusive_option
         held: list[Claim] = []
         if exclusive and outcome.fence:
             held.append(exclusive)
-            self.run.lease = self._lease(exclusive, outcome.fence, asked_at)
+            self.lease = self._lease(exclusive, outcome.fence, asked_at)
             if option and option.keep_on_retry:
-                self.run.hand_over_lock = self.hand_over_lock
+                self.keeps_on_retry = True
         if unique:
             unique.may_hold = outcome.may_hold_unique
             if outcome.may_hold_unique:
                 held.append(unique.claim)
             if outcome.unique_fence and not exclusive:
-                self.run.unique_lease = self._lease(unique.claim, outcome.unique_fence, asked_at)
+                self.unique_lease = self._lease(unique.claim, outcome.unique_fence, asked_at)
         if outcome.kind == "run" and self.delivery.last_chance:
             held.append(self.delivery.last_chance)
         if outcome.kind == "run" or outcome.has_lock:
             self.slot.hold(*held)
 
-    @property
-    def lease(self) -> Lease | None:
-        """The lease under which the body runs: on its lock, or else on its unique key."""
-        return self.run.lease or self.run.unique_lease
-
     def _lease(self, claim: Claim, fence: int, asked_at: float) -> Lease:
-        worker, option = self.worker, self.delivery.lock_option(claim.key)
-        until, known = asked_at + claim.ttl / SECOND, worker.roster.known
+        option = self.delivery.lock_option(claim.key)
+        until, known = asked_at + claim.ttl / SECOND, self.worker.roster.known
         may_be_superseded = option is not None and option.supersedes
-        return Lease(fence, claim, worker.services.store, until, known, may_be_superseded)
+        return Lease(fence, claim, self.services.store, until, known, may_be_superseded)
 
     def end_body(self, error: BaseException | None) -> None:
         """Release the unique key, since the body has ended, before callbacks and next steps are published.
@@ -93,11 +81,12 @@ class RunLeases:
         A message that is redelivered keeps the key, and if the process exits, the main process decides. This
         raises nothing: finished work stays finished.
         """
-        unique = self.run.unique
+        self.body_over = True
+        unique = self.unique
         if not unique or not unique.may_hold or not (error is None or isinstance(error, Exception)):
             return
-        if self.run.unique_lease:
-            self.run.unique_lease.end()
+        if self.unique_lease:
+            self.unique_lease.end()
         self.slot.hold(*[claim for claim in self.slot.held if claim != unique.claim])
         delivery, will_be_redelivered = self.delivery, self.delivery.is_redelivered_for(error)
         if will_be_redelivered:
@@ -115,14 +104,14 @@ class RunLeases:
 
         The run holds the lease until its end, from now on under the id of the retry.
         """
-        lock, lease, held = self.delivery.exclusive, self.run.lease, self.slot.held
+        lock, lease, held = self.delivery.exclusive, self.lease, self.slot.held
         if lock is None or lease is None or self.hand_over:
             return False
         self.hand_over = hand_over = HandOver(lock, id, queued_ttl)
         self.slot.hold(*[claim for claim in held if claim != lock])  # it would be restored beside the other
-        attempts, store = Attempts(2), self.worker.services.store
+        attempts, store = Attempts(2), self.services.store
         try:
-            with deadline(self.run.end.left):
+            with deadline(self.end.left):
                 answer = attempts.make(partial(store.apply, lock.key, hand_over.begin())).answer
         except StoreError as error:
             outcomes.lock_not_left(self._subject(lock), error)
@@ -145,25 +134,17 @@ class RunLeases:
         `outcome` is None if the execution was interrupted while it acquired the keys. `done`: its result is
         stored, and its message is not redelivered.
         """
-        try:
-            self._release(outcome, done=done)
-        finally:
-            # Else they would keep the run and its message until Python finds the cycle.
-            self.run.hand_over_lock = self.run.end_superseded = None
-            if self.run.unique:
-                self.run.unique.end = noop
-
-    def _release(self, outcome: Admission | None, *, done: bool) -> None:
+        self.keeps_on_retry = False
         may_hold_lock = outcome is None or outcome.kind == "run" or outcome.has_lock
         if outcome and outcome.kind in ("skip", "fail") and not may_hold_lock:  # its run may have left it one
-            self.worker.services.releaser.add_retry(self.run.task_id, self.delivery.header)
+            self.services.releaser.add_retry(self.task_id, self.delivery.header)
         was_at_lock = may_hold_lock or bool(outcome and outcome.ends_wait)
         try:
             interruption = self._release_lock(done=done) if was_at_lock else None
         except Exception as error:  # noqa: BLE001 - the task has its result
             lock = self.delivery.key
             notices.trouble(
-                f"task {self.run.task_id} could not release lock {lock}; the release is retried", error
+                f"task {self.task_id} could not release lock {lock}; the release is retried", error
             )
             self.release_later(done=done)
             return
@@ -172,27 +153,27 @@ class RunLeases:
         if is_over and self.delivery.unique:
             self._release_unique_key(self.delivery.unique)
         if (chance := self.delivery.last_chance) and (outcome is None or outcome.kind == "run"):
-            self.worker.services.releaser.add((chance.key, chance.release("done" if done else "open")))
+            self.services.releaser.add((chance.key, chance.release("done" if done else "open")))
         if done and outcome and outcome.kind in ("run", "skip", "fail"):
             self._end_window()
-        if self.is_told and self.lease:
-            outcomes.released(self._subject(self.lease), self.lease.held_s)
+        if self.is_told and self.body_lease:
+            outcomes.released(self._subject(self.body_lease), self.body_lease.held_s)
         if interruption and not isinstance(interruption, Exception):
             raise interruption
 
     def _release_lock(self, *, done: bool) -> BaseException | None:
         """Release the lease of the lock; return the exception of a signal handler meanwhile, if any."""
-        if self.run.lease:
-            self.run.lease.end()
+        if self.lease:
+            self.lease.end()
         self.slot.hold()  # none is restored from now on
-        exclusive, services, relay = self.delivery.exclusive, self.worker.services, self.worker.relay
+        exclusive, services, relay = self.delivery.exclusive, self.services, self.worker.relay
         if exclusive is None:
             return None
         store: Any = services.store
         attempts, found = Attempts(2), False
         interruption: BaseException | None = None
         for release in self._releases(exclusive, done=done):
-            with self.run.end:
+            with self.end:
                 reply = attempts.make(partial(store.apply, exclusive.key, release, follows_up=relay is None))
             interruption = interruption or attempts.interruption
             if relay and (reply.wake or reply.aside):
@@ -201,20 +182,20 @@ class RunLeases:
                 except BaseException as error:  # noqa: BLE001 - a signal's: it is raised when all is released
                     interruption = interruption or error
             found |= reply.answer == Applied(True)
-        if self.run.lease and not (found or attempts.is_repeated or interruption):
-            self._tell_lost(self.run.lease)
+        if self.lease and not (found or attempts.is_repeated or interruption):
+            self._tell_lost(self.lease)
         return interruption
 
     def _releases(self, lock: Claim, *, done: bool) -> Iterable[Requeue | Release | Remove]:
         """Return the requests that end the lease of the lock, or leave it to the retry of this run."""
         if not self.hand_over:
             return [lock.release("done" if done else "open")]
-        is_published = self.run.has_retried
+        is_published = self.has_retried
         return self.hand_over.run_ended(has_lease=self.is_handed_over, is_published=is_published, done=done)
 
     def _release_unique_key(self, claimed: UniqueClaim) -> None:
         """Release the leases of this delivery and of its publish, which holds the key until a body begins."""
-        unique = self.run.unique
+        unique = self.unique
         if unique and unique.may_hold:
             answers = [self._ask(claim.key, claim.release()) for claim in claimed.claims]
             unique.may_hold = None in answers
@@ -234,8 +215,8 @@ class RunLeases:
         """Return the answer. None: there was none; the release is retried at the end of the run, or owed."""
         attempts = Attempts()
         try:
-            with self.run.end:
-                reply = attempts.make(partial(self.worker.services.store.apply, key, operation))
+            with self.end:
+                reply = attempts.make(partial(self.services.store.apply, key, operation))
         except Exception as error:  # noqa: BLE001 - the task has its result
             notices.trouble(f"unique key {key} could not be released; the release is retried", error)
             self.is_uncertain = True
@@ -245,17 +226,17 @@ class RunLeases:
 
     def _log_if_lost(self, unique: UniqueLease, answer: object) -> None:
         """Log a lease that was lost before its body ended, but not to a retry or replacement."""
-        lease = self.run.unique_lease
+        lease = self.unique_lease
         is_lost = answer == Applied(False) and not unique.is_handed_over
         if lease and is_lost and not self.is_uncertain:
             self._tell_lost(lease)
 
     def _tell_lost(self, lease: Lease) -> None:
-        outcomes.lease_lost(self.worker.services, self._subject(lease), lease.held_s)
+        outcomes.lease_lost(self.services, self._subject(lease), lease.held_s)
         self.is_told = False  # it is not released
 
     def _subject(self, of: Claim | Lease) -> Subject:
-        return Subject(self.task, self.run.task_id, of.key, tell=self.run.note)
+        return Subject(self.task.name, self.task_id, of.key, tell=self.note)
 
     def release_later(self, *, done: bool, redelivered: bool = False) -> None:
         """Let the background releaser release the leases when the store answers again.
@@ -263,7 +244,7 @@ class RunLeases:
         `redelivered`: no body has begun, and the message comes again. With early or late acknowledgement it
         keeps its unique key, and the lock that its run has left to it.
         """
-        services, delivery, lock = self.worker.services, self.delivery.at_present(), self.delivery.exclusive
+        services, delivery, lock = self.services, self.delivery.at_present(), self.delivery.exclusive
         if lock and self.hand_over:
             services.releaser.add(*((lock.key, release) for release in self._releases(lock, done=done)))
         if lock and redelivered and delivery.keeps_lock:

@@ -68,7 +68,7 @@ def _next_number(world: World, task: str) -> int:
 
 
 def over(model: Model, world: World, slot: Slot) -> Iterator[Move]:
-    """The body ends, and its unique key is released first: `run_leases.RunLeases.end_body`."""
+    """The body ends, and its unique key is released first: `run_leases.LeasedRun.end_body`."""
     release = model.plans.body_ended(slot) if slot.holds else None
     ended, label, wakes = slot, f"{slot.id} ends", ()
     if release:
@@ -92,7 +92,7 @@ def over(model: Model, world: World, slot: Slot) -> Iterator[Move]:
 
 
 def keep(model: Model, world: World, slot: Slot) -> Iterator[Move]:
-    """Leave the lock to a retry: `worker.run_leases.RunLeases.hand_over_lock`."""
+    """Leave the lock to a retry: `worker.run_leases.LeasedRun.hand_over_lock`."""
     assert slot.next
     message = slot.next[1]._replace(keeps_lock=True)
     leaves = slot._replace(phase="publish", next=("retry", message), hand_over=message.id)

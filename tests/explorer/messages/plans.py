@@ -55,7 +55,7 @@ class Plans:
         return asked
 
     def leave(self, slot: Slot) -> list[tuple[str, Release | Requeue | Remove]]:
-        """The requests of the body's process at the end of a run: `worker.run_leases.RunLeases.release`."""
+        """The requests of the body's process at the end of a run: `worker.run_leases.LeasedRun.release`."""
         delivery = self.delivery(slot)
         asked: list[tuple[str, Release | Requeue | Remove]] = []
         if slot.hand_over:

@@ -259,7 +259,7 @@ def test_a_canvas_with_the_key_of_the_run_that_publishes_it_is_an_error(make_tas
     task = make_task()
     first = task.delay("a")
     claim = Claim(first.key, f"{first.id}/p", "p", SECOND)
-    inside = Run(first.id, unique=SimpleNamespace(claim=claim, until="finished", end=None))  # type: ignore[arg-type]
+    inside = Run(first.id, unique=SimpleNamespace(claim=claim, until="finished"))  # type: ignore[arg-type]
     mark = current_run.set(inside)
     try:
         for canvas in (chain(task.si("a"), task.si("b")), task.si("a").set(link=task.si("c"))):

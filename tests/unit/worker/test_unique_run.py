@@ -6,6 +6,7 @@ import gc
 import weakref
 from contextlib import nullcontext
 from dataclasses import replace
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -18,10 +19,10 @@ from celery_exclusive.core.operations import Answer, Applied, Held, Owner, Parke
 from celery_exclusive.core.plan import Ask, run_plan
 from celery_exclusive.core.records import SECOND
 from celery_exclusive.messages.header import Header
-from celery_exclusive.run import Run, UniqueLease
+from celery_exclusive.system.deadline import Budget
 from celery_exclusive.worker.context import WorkerContext
 from celery_exclusive.worker.reading import Received
-from celery_exclusive.worker.run_leases import RunLeases
+from celery_exclusive.worker.run_leases import LeasedRun
 
 CLAIM = Claim("u:k", "id/p", "p", 30 * SECOND)
 QUEUED = 1000 * SECOND
@@ -43,14 +44,17 @@ def store(app: Celery) -> Any:
     store.clear()
 
 
+def begun(app: Celery) -> LeasedRun:
+    worker = WorkerContext(app._celery_exclusive)  # type: ignore[attr-defined]
+    task = SimpleNamespace(name="feeds.load")
+    return LeasedRun(task, DELIVERY, worker, worker.roster.begin(DELIVERY), "id", Budget())
+
+
 @pytest.fixture
-def unique(app: Celery, store: Any) -> UniqueLease:
-    """Of a message that its publisher has acquired the key for, and that runs."""
+def run(app: Celery, store: Any) -> LeasedRun:
+    """Of a message that its publisher has acquired the key for."""
     store.apply(CLAIM.key, CLAIM.acquire_alone(CLAIM.ttl, "running"))
-    worker, run = WorkerContext(app._celery_exclusive), Run("id")  # type: ignore[attr-defined]
-    RunLeases(worker, worker.roster.begin(DELIVERY), DELIVERY, "feeds.load", run)
-    assert run.unique
-    return run.unique
+    return begun(app)
 
 
 @pytest.mark.promise(
@@ -60,15 +64,13 @@ def unique(app: Celery, store: Any) -> UniqueLease:
 )
 @pytest.mark.parametrize("done", [True, False])
 def test_run_that_is_over_is_freed_without_the_garbage_collector(app: Celery, store: Any, done: bool) -> None:
-    worker, run = WorkerContext(app._celery_exclusive), Run("id")  # type: ignore[attr-defined]
-    slot = worker.roster.begin(DELIVERY)
-    leases = RunLeases(worker, slot, DELIVERY, "feeds.load", run)
-    is_alive = weakref.ref(slot)
+    run = begun(app)
+    is_alive = weakref.ref(run.slot)
     gc.disable()
     try:
-        leases.release(Admission("run"), done=done)
-        worker.roster.end(slot)
-        del run, leases, slot
+        run.release(Admission("run"), done=done)
+        run.worker.roster.end(run.slot)
+        del run
         assert is_alive() is None
     finally:
         gc.enable()
@@ -81,48 +83,48 @@ def left(store: Any) -> float:
 
 @pytest.mark.parametrize("error", [Reject(requeue=True), MemoryError()])
 def test_a_message_that_will_be_redelivered_keeps_the_key_for_queued_ttl(
-    unique: UniqueLease, store: Any, error: Exception
+    run: LeasedRun, store: Any, error: Exception
 ) -> None:
-    unique.end(error)
+    run.end_body(error)
     assert 30 < left(store) <= 1000
 
 
 @pytest.mark.parametrize("error", [None, KeyError(), Reject(requeue=False)])
 def test_a_message_that_will_not_be_redelivered_releases_the_key(
-    unique: UniqueLease, store: Any, error: Exception | None
+    run: LeasedRun, store: Any, error: Exception | None
 ) -> None:
-    unique.end(error)
+    run.end_body(error)
     assert left(store) == 0
-    assert not unique.may_hold
+    assert run.unique
+    assert not run.unique.may_hold
 
 
-def test_a_process_that_exits_leaves_the_key_to_the_main_process(unique: UniqueLease, store: Any) -> None:
-    unique.end(SystemExit())
+def test_a_process_that_exits_leaves_the_key_to_the_main_process(run: LeasedRun, store: Any) -> None:
+    run.end_body(SystemExit())
     assert 0 < left(store) <= 30
-    assert unique.may_hold
+    assert run.unique
+    assert run.unique.may_hold
 
 
 def test_a_rejected_message_keeps_its_key_but_does_not_acquire_a_key_that_another_copy_released(
-    unique: UniqueLease, store: Any
+    run: LeasedRun, store: Any
 ) -> None:
-    unique.end(Reject(requeue=True))
+    run.end_body(Reject(requeue=True))
     assert 30 < left(store) <= 1000
     (holder,) = store.inspect(CLAIM.key).holders
     assert holder.phase == "again"
     store.apply(CLAIM.key, CLAIM.release(ending="open"))
-    unique.end(Reject(requeue=True))
+    run.end_body(Reject(requeue=True))
     assert left(store) == 0
 
 
 @pytest.mark.proves("unique, key of the running delivery")
-def test_a_rejected_message_leaves_the_key_to_another_delivery_that_runs(
-    unique: UniqueLease, store: Any
-) -> None:
+def test_a_rejected_message_leaves_the_key_to_another_delivery_that_runs(run: LeasedRun, store: Any) -> None:
     other = replace(CLAIM, token="of the other delivery")
     store.apply(CLAIM.key, CLAIM.release(ending="open"))
     store.apply(CLAIM.key, other.acquire_alone(CLAIM.ttl, "running"))
-    unique.end(Reject(requeue=True))
-    unique.end(None)
+    run.end_body(Reject(requeue=True))
+    run.end_body(None)
     (holder,) = store.inspect(CLAIM.key).holders
     assert (holder.phase, left(store) <= 30) == ("running", True)
 
@@ -134,7 +136,7 @@ def admitted(store: Any, delivery: Received) -> Admission:
 @pytest.mark.proves("queue longer than queued_ttl")
 @pytest.mark.parametrize("again", [False, True])
 def test_a_message_that_has_lost_its_key_to_one_that_is_queued_runs_before_it(
-    unique: UniqueLease, store: Any, again: bool
+    run: LeasedRun, store: Any, again: bool
 ) -> None:
     store.apply(CLAIM.key, CLAIM.release(ending="open"))
     owner = replace(CLAIM, id="owner/p", token="p")
@@ -143,14 +145,14 @@ def test_a_message_that_has_lost_its_key_to_one_that_is_queued_runs_before_it(
     (holder,) = store.inspect(CLAIM.key).holders
     assert holder.id == CLAIM.id
     assert outcome == Admission("run", unique_fence=holder.fence, may_hold_unique=True)
-    unique.end(None)
+    run.end_body(None)
     assert not store.inspect(CLAIM.key).holders
 
 
 @pytest.mark.proves("queue longer than queued_ttl")
 @pytest.mark.parametrize("phase", ["running", "again", "period"])
 def test_a_message_that_has_lost_its_key_to_one_that_runs_or_will_run_does_not_run(
-    unique: UniqueLease, store: Any, phase: Any
+    run: LeasedRun, store: Any, phase: Any
 ) -> None:
     store.apply(CLAIM.key, CLAIM.release(ending="open"))
     owner = replace(CLAIM, id="owner/p", token="t")
@@ -188,10 +190,8 @@ def test_a_parked_delivery_leaves_its_unique_key_alone_if_the_store_names_no_run
 def test_a_signal_during_the_release_of_a_lock_ends_the_run_only_if_it_ends_the_process(
     app: Celery, store: Any, monkeypatch: pytest.MonkeyPatch, interruption: BaseException
 ) -> None:
-    worker = WorkerContext(app._celery_exclusive)  # type: ignore[attr-defined]
-    leases = RunLeases(worker, worker.roster.begin(DELIVERY), DELIVERY, "feeds.load", Run("id"))
-    monkeypatch.setattr(RunLeases, "_release_lock", lambda _, *, done: interruption)
+    monkeypatch.setattr(LeasedRun, "_release_lock", lambda _, *, done: interruption)
     ends = isinstance(interruption, SystemExit)
     with pytest.raises(SystemExit) if ends else nullcontext():
-        leases.release(Admission("run"), done=True)
+        begun(app).release(Admission("run"), done=True)
     assert not store.inspect(CLAIM.key).holders
