@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 import time
 from collections.abc import Callable
 from contextlib import suppress
@@ -11,37 +12,45 @@ from typing import Any
 
 from billiard.einfo import ExceptionInfo
 from billiard.exceptions import WorkerLostError
-from celery.exceptions import Ignore, Reject
+from celery.exceptions import Ignore, Reject, SoftTimeLimitExceeded
 from celery.states import IGNORED, REJECTED
 
-from celery_exclusive import notices, outcomes
+from celery_exclusive import display, notices, outcomes
 from celery_exclusive.brokers import counts_deliveries
 from celery_exclusive.core.admission import Admission, Policy, admit, joinable
-from celery_exclusive.core.claim import task_id, worker_number
-from celery_exclusive.core.operations import Acquire, Answer, Applied, Granted, Held
+from celery_exclusive.core.claim import LAST_CHANCE, task_id, worker_number
+from celery_exclusive.core.operations import Acquire, Answer, Applied, Granted, Held, KeyOperation
 from celery_exclusive.core.plan import Ask, run_plan
 from celery_exclusive.errors import StoreError, StoreRefused, StoreUnavailable
 from celery_exclusive.leases.attempts import Attempts
 from celery_exclusive.messages.republish import Republisher
 from celery_exclusive.messages.stored import StoredMessage
 from celery_exclusive.options.declared import Debounce
+from celery_exclusive.options.preview import given_preview, preview
 from celery_exclusive.outcomes import Subject
+from celery_exclusive.publishing.long_lines import warn_of_long_line
 from celery_exclusive.publishing.refusal import is_beats
 from celery_exclusive.run import unread_result, within
 from celery_exclusive.seams.celery_request import Ending, trace_ok
 from celery_exclusive.signals import lock_outcome
-from celery_exclusive.system.deadline import deadline
+from celery_exclusive.system.deadline import Budget, deadline
 from celery_exclusive.system.signals import without_soft_limit
 from celery_exclusive.worker.context import WorkerContext
 from celery_exclusive.worker.joining import LOST, Ended, result_of
 from celery_exclusive.worker.reading import Received
-from celery_exclusive.worker.report import report, subject_of, waited
 from celery_exclusive.worker.reschedule import DeliverAgain, next_try
 from celery_exclusive.worker.roster import Slot
 from celery_exclusive.worker.run_leases import LeasedRun
-from celery_exclusive.worker.store_wait import StoreWait
 
-_PAUSE = 5
+_FIRST_PAUSE, _LONGEST_PAUSE = 0.1, 5
+"""Seconds between two tries while the store is down: each pause is twice as long as the one before it."""
+_STOPS = 0.3
+"""Seconds between two checks whether the worker stops."""
+_LAST = 3
+"""Seconds for which a run still waits for the store when its worker stops."""
+_SHORTEST = 0.1
+"""The least seconds for a store call, even if no time is left."""
+_DELAY = 5
 """The longest delay, in seconds, of a message that has waited for the store in vain and comes again."""
 _LOOK = 1
 """Seconds for which the requests of a plan that may fail wait for the store, all together."""
@@ -50,7 +59,11 @@ _LOOK = 1
 class Execution(LeasedRun):
     """Runs the plan of a delivery on the store, and carries out its outcome.
 
-    `call` are the arguments of the tracer: the task id, args, kwargs and Celery's request.
+    While the store is down, the run waits in its worker slot. A hard time limit must not strike at its end:
+    finished work would be reported as failed, or run again.
+
+    `call` are the arguments of the tracer: the task id, args, kwargs and Celery's request. `failures`: the
+    number of requests without an answer. `is_unanswered`: one of them asked for a key.
     """
 
     def __init__(
@@ -62,12 +75,17 @@ class Execution(LeasedRun):
         worker: WorkerContext,
         slot: Slot,
     ) -> None:
-        self.tracer, self.call = tracer, call
-        self.store_wait = StoreWait(task, call[3], worker, is_for_any=delivery.can_be_parked)
-        super().__init__(task, delivery, worker, slot, call[0], self.store_wait.end)
+        self.tracer, self.call, self.began = tracer, call, time.monotonic()
+        hard, soft = call[3].get("timelimit") or (None, None)
+        longest, longest_soft = worker.roster.time_limits
+        hard, soft = hard or task.time_limit or longest, soft or task.soft_time_limit or longest_soft
+        self.time_limits: tuple[float, ...] = tuple(filter(None, (hard, soft)))
+        end = Budget(limit_at=self.began + hard if hard else None)
+        super().__init__(task, delivery, worker, slot, call[0], end)
         self.may_be_in_line = delivery.may_be_in_line
         self.asked_at = self.look_until = 0.0
-        self.was_granted = self.is_ignored = self.has_waited = False
+        self.was_granted = self.is_ignored = self.has_waited = self.is_unanswered = False
+        self.failures = 0
 
     def execute(self) -> Any:
         """Execute the delivery, and return what Celery's tracer returns."""
@@ -107,7 +125,7 @@ class Execution(LeasedRun):
         if joined := self.end_with_other():
             return joined
         while True:
-            self.look_until, failures_before = 0.0, self.store_wait.failures
+            self.look_until, failures_before = 0.0, self.failures
             if self.was_granted:  # for all that the store knows, it may have begun
                 self.delivery = replace(self.delivery, redelivered=True)
             try:
@@ -121,7 +139,7 @@ class Execution(LeasedRun):
                 entered = Admission("run" if self.was_granted else "fail")
             else:
                 # It acquires its keys one after the other: the store may have been away in between.
-                may_have_expired = outcome.kind == "run" and self.store_wait.failures > failures_before
+                may_have_expired = outcome.kind == "run" and self.failures > failures_before
                 entered = None if may_have_expired else self.carry_out(outcome)
             if entered:
                 return entered
@@ -130,10 +148,6 @@ class Execution(LeasedRun):
     def worker_name(self) -> str:
         """The name of this worker, with the number by which its restarts differ."""
         return f"{self.call[3].get('hostname')} (number {worker_number(self.delivery.token)})"
-
-    @property
-    def subject(self) -> Subject:
-        return Subject(self.task.name, self.task_id, self.delivery.key, tell=self.note)
 
     @property
     def policy(self) -> Policy:
@@ -163,11 +177,71 @@ class Execution(LeasedRun):
             elif operation.recovers:
                 stored = self.delivery.stored.begun(ran_on=self.worker_name)
                 operation = replace(operation, message=stored.dump())
-        reply, interruption = self.store_wait.apply(asked.key, operation)
-        if interruption:
-            self.heed(interruption)
-        self.was_granted |= isinstance(reply.answer, Granted)
-        return reply.answer
+        answer = self.apply(asked.key, operation)
+        self.was_granted |= isinstance(answer, Granted)
+        return answer
+
+    def apply(self, key: str, operation: KeyOperation) -> Answer:
+        """Return the store's answer, also if it comes only after a while."""
+        seconds, began, pause = self.seconds_to_begin, time.monotonic(), _FIRST_PAUSE
+        attempts = Attempts()
+
+        def is_over(pause: float = 0) -> bool:
+            longest = min(seconds, _LAST) if self.is_hurried else seconds
+            return time.monotonic() + pause > began + longest
+
+        with deadline(seconds):
+            while True:
+                try:
+                    answer = attempts.make(partial(self.try_once, key, operation))
+                except StoreUnavailable as error:
+                    self.failures += 1
+                    if is_over(pause):
+                        raise
+                    if pause == _FIRST_PAUSE:
+                        outcomes.store_wait(Subject(self.task.name, self.task_id, key), error)
+                    try:
+                        _sleep(pause * random.uniform(0.5, 1.5), unless=is_over)
+                    except SoftTimeLimitExceeded as limit:
+                        error.interruption = limit
+                        raise error  # noqa: B904 - its cause is the driver's error
+                    if is_over():
+                        raise
+                else:
+                    if attempts.interruption:
+                        self.heed(attempts.interruption)
+                    return answer
+                pause = min(pause * 2, _LONGEST_PAUSE)
+
+    def try_once(self, key: str, operation: KeyOperation) -> Answer:
+        """Send a request, after a failure as a redelivered copy's.
+
+        The store may have executed a request whose answer is lost, and an earlier request may arrive last.
+        """
+        was_unanswered = self.is_unanswered
+        if isinstance(operation, Acquire):
+            if was_unanswered:
+                operation = replace(operation, redelivered=True)
+            self.is_unanswered = True  # until the answer is here
+        answer: Answer = self.services.store.apply(key, operation).answer
+        self.is_unanswered = was_unanswered
+        return answer
+
+    @property
+    def seconds_to_begin(self) -> float:
+        """The seconds to wait. Time limits run meanwhile, and must not end a task before it begins."""
+        seconds = float(self.services.settings.exclusive_store_wait)
+        for limit in self.time_limits:
+            left = limit / 2 - (time.monotonic() - self.began)
+            seconds = min(seconds, max(left, _SHORTEST))
+        if self.worker.roster.is_stopping and self.delivery.can_be_parked:  # others may be queued behind it
+            seconds = min(seconds, _LAST)
+        return seconds
+
+    @property
+    def is_hurried(self) -> bool:
+        """Whether the worker stops and another one can execute the delivery."""
+        return self.worker.is_stopping and self.delivery.can_be_parked
 
     def look(self, asked: Ask) -> Answer:
         """Send a request that the plan can do without, with a short time limit."""
@@ -194,21 +268,21 @@ class Execution(LeasedRun):
 
         A stopping worker has not waited as long for the store as the option requires: it ends the delivery.
         """
-        delivery, may_run = self.delivery, not (self.may_be_in_line or self.store_wait.is_hurried)
+        delivery, may_run = self.delivery, not (self.may_be_in_line or self.is_hurried)
         may_run = may_run and delivery.duplicate_of is None
         option = delivery.exclusive_option if delivery.exclusive else delivery.unique_option
         if may_run and self.services.allows_without(option):
             self.runs_without_lease = True
-            outcomes.runs_without_lease(self.services, self.subject, error)
+            outcomes.runs_without_lease(self.services, self.subject(), error)
             return Admission("run")
         end: Ignore | Reject | None
         if delivery.acks_late and not counts_deliveries(self.task.app.conf):
             end = Reject("the store of the lock does not answer", requeue=True)
         else:
-            pause = min(self.services.settings.exclusive_store_wait, _PAUSE)
+            pause = min(self.services.settings.exclusive_store_wait, _DELAY)
             end = self.publish_again(delivery.stored.delayed(pause), pause)
         if end:
-            outcomes.message_requeued(self.services, self.subject, error)
+            outcomes.message_requeued(self.services, self.subject(), error)
             self.release_later(done=False, redelivered=True)
         return end
 
@@ -226,7 +300,7 @@ class Execution(LeasedRun):
                 self.look_at_deaths()
             if lock_outcome.receivers and not self.failure and self.body_lease:
                 self.is_told = True
-                outcomes.acquired(self.subject, waited(self.delivery))
+                outcomes.acquired(self.subject(), self.delivery.waited_s)
             return outcome
         is_against = outcome.kind in ("skip", "fail") and outcome.is_against(self.task_id)
         if is_against and not self.services.has_rpc_results:  # it must not replace the result of its owner
@@ -236,13 +310,38 @@ class Execution(LeasedRun):
                 self.is_ignored, outcome = True, replace(outcome, kind="skip")
         if outcome.kind not in ("wait", "drop"):
             return self.end_without_body(outcome)
-        report(self.task, self.delivery, self.call, outcome, self)
+        self.report(outcome)
         return Ignore(outcome.kind)
+
+    def report(self, outcome: Admission) -> None:
+        """Log the outcome of a delivery whose body does not run, and note it for receivers."""
+        subject, option = self.shown(outcome.key), self.delivery.lock_option(outcome.key)
+        if outcome.kind == "wait":
+            in_parts = option is not None and option.per is not None
+            outcomes.parked(subject, outcome.position, outcome.by, outcome.others, in_parts=in_parts)
+            if option:
+                warn_of_long_line(self.task.name, outcome.key, outcome.position)
+        elif outcome.kind == "drop":
+            outcomes.stale(subject)
+        else:
+            seconds = option.longest_wait if option else None
+            outcomes.ended_without_body(subject, outcome, seconds, self.delivery.waited_s)
+
+    def shown(self, key: str) -> Subject:
+        """Return the subject whose log lines show a preview of the arguments beside the key."""
+        _, args, kwargs, request = self.call
+        subject, option, shown = self.subject(key), self.delivery.lock_option(key), ""
+        if key == LAST_CHANCE:
+            shown = display.deaths(self.delivery.deaths)
+        elif option and self.services.settings.exclusive_preview:
+            is_masked = self.delivery.header.masked
+            shown = given_preview(request) if is_masked else preview(self.task.run, option, args, kwargs)
+        return replace(subject, shown=f"{key} ({shown})") if shown else subject
 
     def end_without_body(self, outcome: Admission) -> Admission:
         """Let the run end with this outcome, in place of its body."""
         outcome, delivery = self.not_handed_on(outcome), self.delivery
-        report(self.task, delivery, self.call, outcome, self)
+        self.report(outcome)
         self.replace_body(self.task.name, outcome, delivery.exclusive_option, delivery.unique_option)
         return outcome
 
@@ -267,8 +366,9 @@ class Execution(LeasedRun):
 
     def reschedule(self, outcome: Admission, again: StoredMessage, pause: float) -> Ignore | None:
         if end := self.publish_again(again, pause):
-            subject = subject_of(self.task, self.delivery, self.call, outcome.key, self)
-            outcomes.rescheduled(subject, outcome.by, outcome.others, pause, waited(self.delivery))
+            outcomes.rescheduled(
+                self.shown(outcome.key), outcome.by, outcome.others, pause, self.delivery.waited_s
+            )
         return end
 
     def not_handed_on(self, outcome: Admission) -> Admission:
@@ -299,7 +399,7 @@ class Execution(LeasedRun):
         return self.end_as(existing_id, ended, key) if ended and ended != LOST else None
 
     def end_as(self, existing_id: str, ended: Ended, key: str) -> Admission:
-        outcomes.joined(self.subject, existing_id)
+        outcomes.joined(self.subject(), existing_id)
         self.skipped, self.failure = ended
         return Admission("run", key)
 
@@ -323,13 +423,13 @@ class Execution(LeasedRun):
     def look_at_deaths(self) -> None:
         """Log the dead runs before this one, and fail it without its body if there were too many."""
         most, deaths = self.services.settings.exclusive_max_deaths, self.delivery.deaths
-        outcomes.recovered(self.subject, deaths, self.delivery.header.ran_on or "")
+        outcomes.recovered(self.subject(), deaths, self.delivery.header.ran_on or "")
         if most and deaths >= most:
             self.failure = WorkerLostError(
                 f"task {self.task.name} was started {deaths} times, and each time its worker died before the "
                 f"end: exclusive_max_deaths={most} gives it up"
             )
-            outcomes.gave_up(self.services, self.subject, deaths)
+            outcomes.gave_up(self.services, self.subject(), deaths)
 
     def publish_again(self, again: StoredMessage, pause: float) -> Ignore | None:
         """Publish the delayed message, or have it delivered again. None: the broker did not accept it."""
@@ -342,6 +442,13 @@ class Execution(LeasedRun):
             notices.trouble(f"task {self.task_id} could not be published again and keeps waiting", error)
             return None
         return Ignore("reschedule")
+
+
+def _sleep(seconds: float, unless: Callable[[], bool]) -> None:
+    """Sleep for so many seconds, but end when the caller has no more time."""
+    until = time.monotonic() + seconds
+    while (left := until - time.monotonic()) > 0 and not unless():
+        time.sleep(min(left, _STOPS))
 
 
 def _traced(end: Ignore | Reject) -> Any:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from os import urandom
@@ -127,6 +128,12 @@ class Received(Delivery):
         """Whether the error of the body makes the message be redelivered: a requeue, or a MemoryError."""
         is_requeued = isinstance(error, Reject) and bool(getattr(error, "requeue", False))
         return self.acks_late and (is_requeued or isinstance(error, MemoryError))
+
+    @property
+    def waited_s(self) -> float | None:
+        """The seconds since a rescheduled task first found its key held. None: they are not known."""
+        since = self.header.since
+        return None if since is None else max(time.time() - since, 0)
 
     def lock_option(self, key: str) -> Exclusive | None:
         """Return the option of the lock. None: the key is another one."""

@@ -114,7 +114,7 @@ class LeasedRun(Run):
             with deadline(self.end.left):
                 answer = attempts.make(partial(store.apply, lock.key, hand_over.begin())).answer
         except StoreError as error:
-            outcomes.lock_not_left(self._subject(lock), error)
+            outcomes.lock_not_left(self.subject(lock.key), error)
             answer = None
         self.is_handed_over = isinstance(answer, Granted)
         if self.is_handed_over:
@@ -157,7 +157,7 @@ class LeasedRun(Run):
         if done and outcome and outcome.kind in ("run", "skip", "fail"):
             self._end_window()
         if self.is_told and self.body_lease:
-            outcomes.released(self._subject(self.body_lease), self.body_lease.held_s)
+            outcomes.released(self.subject(self.body_lease.key), self.body_lease.held_s)
         if interruption and not isinstance(interruption, Exception):
             raise interruption
 
@@ -232,11 +232,11 @@ class LeasedRun(Run):
             self._tell_lost(lease)
 
     def _tell_lost(self, lease: Lease) -> None:
-        outcomes.lease_lost(self.services, self._subject(lease), lease.held_s)
+        outcomes.lease_lost(self.services, self.subject(lease.key), lease.held_s)
         self.is_told = False  # it is not released
 
-    def _subject(self, of: Claim | Lease) -> Subject:
-        return Subject(self.task.name, self.task_id, of.key, tell=self.note)
+    def subject(self, key: str | None = None) -> Subject:
+        return Subject(self.task.name, self.task_id, key or self.delivery.key, tell=self.note)
 
     def release_later(self, *, done: bool, redelivered: bool = False) -> None:
         """Let the background releaser release the leases when the store answers again.

@@ -13,9 +13,9 @@ from celery_exclusive import Exclusive, Unique, install
 from celery_exclusive.core.claim import Claim
 from celery_exclusive.core.records import SECOND
 from celery_exclusive.messages.header import Header
-from celery_exclusive.run import Run
+from celery_exclusive.worker.context import WorkerContext
+from celery_exclusive.worker.execution import Execution
 from celery_exclusive.worker.reading import Received
-from celery_exclusive.worker.report import subject_of, waited
 
 
 def came(header: Header) -> Received:
@@ -26,13 +26,13 @@ def came(header: Header) -> Received:
 def test_a_rescheduled_task_has_waited_since_it_first_found_its_key_held(
     since: float, least: float, most: float
 ) -> None:
-    seconds = waited(came(Header("p", since=time.time() - since)))
+    seconds = came(Header("p", since=time.time() - since)).waited_s
     assert seconds is not None
     assert least <= seconds <= most
 
 
 def test_a_task_that_was_not_rescheduled_has_waited_for_an_unknown_time() -> None:
-    assert waited(came(Header("p"))) is None
+    assert came(Header("p")).waited_s is None
 
 
 def test_a_report_about_another_key_than_the_lock_shows_no_arguments(make_app: Callable[..., Celery]) -> None:
@@ -44,6 +44,8 @@ def test_a_report_about_another_key_than_the_lock_shows_no_arguments(make_app: C
     app.finalize()
     lock, option = Claim("x:k", "id/p", "t", 30 * SECOND), Exclusive("n")
     delivery = replace(came(Header("p", "x:k")), exclusive=lock, exclusive_option=option)
-    call = ("id", (17,), {}, {})
-    shown = [subject_of(app.tasks["work"], delivery, call, key, Run("id")).lock for key in ("x:k", "u:k")]
+    worker = WorkerContext(app._celery_exclusive)  # type: ignore[attr-defined]
+    task, slot = app.tasks["work"], worker.roster.begin(delivery)
+    run = Execution(task, lambda: None, delivery, ("id", (17,), {}, {}), worker, slot)
+    shown = [run.shown(key).lock for key in ("x:k", "u:k")]
     assert shown == ["x:k (n=17)", "u:k"]
