@@ -1,4 +1,4 @@
-"""The plan of a delivery: whether its body may begin, and what its worker does with it otherwise."""
+"""The plans of a delivery, and of a run without a message: whether its body may begin, or what ends it."""
 
 from __future__ import annotations
 
@@ -139,6 +139,27 @@ def admit(delivery: Delivery, policy: Policy) -> Plan[Admission]:
     if outcome.kind != "run":
         yield Ask(LAST_CHANCE, delivery.last_chance.release("open"))
     return outcome
+
+
+def admit_directly(lock: Claim | None, unique: UniqueClaim | None, on_conflict: str) -> Plan[Admission]:
+    """Decide whether the body of a run without a message may begin, of which nothing is queued.
+
+    A key that the code around the run holds already is not asked for. With `park` the caller itself waits.
+    """
+    outcome = Admission("run")
+    if lock:
+        answer = yield Ask(lock.key, lock.acquire(), park=on_conflict in (*IN_LINE, "reschedule"))
+        outcome = _outcome(answer, lock.key, Policy(on_conflict), has_to_wait=False)
+    if unique is None or outcome.kind != "run":
+        return outcome
+    claim, by_clock = unique.claim, unique.ends_by_clock
+    acquire = claim.acquire_alone(unique.queued_ttl, "period") if by_clock else claim.acquire()
+    answer = yield Ask(claim.key, acquire)
+    if isinstance(answer, Held):
+        return outcome.as_duplicate(claim.key, answer.by)
+    if unique.until == STARTED:
+        yield Ask(claim.key, claim.release())
+    return replace(outcome, may_hold_unique=unique.until == FINISHED)
 
 
 def _acquire_last_chance(delivery: Delivery, claim: Claim) -> Plan[Answer]:

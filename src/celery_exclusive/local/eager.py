@@ -13,9 +13,8 @@ from celery.exceptions import Retry
 from celery.utils import uuid
 
 from celery_exclusive import notices, outcomes
-from celery_exclusive.core.admission import Admission
+from celery_exclusive.core.admission import Admission, admit_directly
 from celery_exclusive.core.claim import FINISHED, WINDOW, Claim, UniqueClaim
-from celery_exclusive.core.direct import admit_directly
 from celery_exclusive.core.operations import Acquire, AcquireAlone, Answer, Applied, Granted, Hold
 from celery_exclusive.core.plan import Ask, run_plan
 from celery_exclusive.core.records import NEVER, SECOND

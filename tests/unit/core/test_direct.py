@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from celery_exclusive.core.admission import Admission
+from celery_exclusive.core.admission import Admission, admit_directly
 from celery_exclusive.core.claim import Claim, UniqueClaim
-from celery_exclusive.core.direct import admit_directly
 from celery_exclusive.core.operations import Answer
 from celery_exclusive.core.plan import Ask, run_plan
 from tests.unit.stepping import TTL, Key
