@@ -138,7 +138,7 @@ def test_the_span_around_a_duplicate_call_or_a_lock_tells_its_outcome(
 def test_the_wait_for_a_lock_is_measured_when_it_is_over(app: Celery, telemetry: Telemetry) -> None:
     guard = lock("k", app=app)
     assert guard.acquire()
-    assert not lock("k", wait=0.05, app=app).acquire()
+    assert not lock("k", wait=0.5, app=app).acquire()
     guard.release()
     send(LockOutcome("waited", "feeds.later", "1", "x=k", "held", wait_s=5))  # it is rescheduled once more
     waits = telemetry.points("wait.duration")
