@@ -266,7 +266,7 @@ _CLOSED: Final = {
     "rate": "at its rate",
     "paused": "paused by an operator",
     "hold": "held back",
-    "part": "at the limit of the task's part",
+    "part": "at its limit for this part",
 }
 
 

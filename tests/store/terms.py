@@ -20,7 +20,7 @@ lengths = some.sampled_from((None, SECOND, 10 * SECOND))
 notes = some.sampled_from(("", 'a "b" \\ ü'))
 ids = some.sampled_from(IDS)
 parts = some.sampled_from(("acme", "acme", "b c", "ü/1", ""))
-weights = some.sampled_from((1, 1, 1, 3, 100))
+weights = some.sampled_from((1, 1, 1, 3, 100, 0))
 part_limits = some.sampled_from((NO_LIMIT, 1, 2, 3))
 TERMS = ("cost", "rates", "part", "weight", "part_limit", "part_rates")
 """The fields of a delivery that say what its key and its part allow."""

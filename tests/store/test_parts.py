@@ -20,11 +20,12 @@ from celery_exclusive.core.operations import (
     Parked,
     Remove,
     Renew,
+    Restore,
     SetLimit,
     Waiting,
 )
 from celery_exclusive.core.records import NAMED, SECOND, Part
-from celery_exclusive.core.room import KEPT
+from celery_exclusive.core.room import KEPT, NO_LIMIT
 from celery_exclusive.errors import UnreadableKey
 from celery_exclusive.stores.base import Place, open_store, whole_line
 from celery_exclusive.stores.document_store import shut_in
@@ -109,6 +110,32 @@ def test_four_of_each_part_and_25_in_total_run_at_once_and_all_in_the_end(store:
     assert ended == 80
     assert not store.parts("key")
     assert not waiting(store)
+
+
+def lock(number: int, part: str = "acme") -> Acquire:
+    """What a `lock()` with a part asks for: it brings no terms of that."""
+    return Acquire(f"lock {number}", f"token of lock {number}", LIFE, 25, part=part, weight=0)
+
+
+@pytest.mark.promise(
+    "A `lock()` counts in the limit and the rates of its part, and changes nothing of what tasks say of it",
+    broke="a `lock()` with terms of its own, in core, in Lua; restored beyond the part's limit",
+)
+def test_a_lock_takes_room_of_its_part_and_leaves_its_terms(store: Any, clock: Clock) -> None:
+    rates = ((3, SECOND),)
+    assert run(store, of("acme", 0, 2, weight=3, part_rates=rates), lock(1)) == ["acme 0", "lock 1"]
+    assert store.apply("key", lock(2)).answer.by[0].phase == "part"
+    assert store.apply("key", Restore("lock 2", "t", LIFE, 25, part="acme", weight=0)).answer == Applied(
+        False
+    )
+    found = part(store, "acme")
+    assert (found.held, found.weight, found.limit, found.terms.rates[0].free) == (2, 3, 2, 1)
+    assert finish(store, "acme 0", "lock 1") == []
+    assert run(store, lock(3)) == ["lock 3"]
+    assert store.apply("key", lock(4)).answer.by[0].phase == "rate"
+    clock.now += SECOND
+    assert run(store, lock(5), lock(6, "zeta")) == ["lock 5", "lock 6"]
+    assert part(store, "zeta").limit == NO_LIMIT
 
 
 def test_tasks_of_a_full_part_wait_in_the_order_in_which_they_came(store: Any) -> None:

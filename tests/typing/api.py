@@ -182,6 +182,8 @@ def blocks() -> None:
         with lock("repo:17", wait=0) as lease:
             assert_type(lease, Lease)
             assert_type(lease.fence, int)
+        with lock("api", limit=None, rate=("5/s", "500/m"), cost=3, part="acme"):
+            rebuild(17)
     except LockHeld as held:
         print(held)
     guard = lock("repo:17", ttl=5, wait=None, limit=4, until_commit=True, reentrant=True, app=app)

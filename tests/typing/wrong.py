@@ -35,6 +35,7 @@ Debounce("doc_id", wait=5, max_wait=60, period=30)  # call-arg, reportCallIssue
 lock(17)  # arg-type, reportArgumentType
 lock("repo:17", wait="3")  # arg-type, reportArgumentType
 lock("repo:17", limit="4")  # arg-type, reportArgumentType
+lock("api", part=17)  # arg-type, reportArgumentType
 lock("repo:17").acquire(blocking=False)  # arg-type, reportArgumentType
 lock("repo:17", timeout=3)  # arg-type, reportArgumentType
 locks.cancel(17)  # arg-type, reportArgumentType

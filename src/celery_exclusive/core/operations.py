@@ -34,7 +34,7 @@ class Acquire:
     * `queue`: where the broker has the message, if that may be parked.
     * `cost`: the units that the run holds of the limit, and takes of each rate. `rates`: units and periods.
     * `part`: of the key's tasks, to which it belongs; "": to none. `weight`, `part_limit`, `part_rates`: the
-      terms of this part.
+      terms of this part. Weight 0: it brings none, and the part keeps those that it has.
     """
 
     id: str

@@ -68,12 +68,18 @@ class Parts:
         self.known.setdefault(name, Part(name))
         return self.of(name)
 
+    def brought(self, op: _Of) -> Part:
+        """Return the part of an operation with the terms that this brings, if it brings any."""
+        part = self.known.get(op.part) or Part(op.part)
+        if not op.weight:
+            return part
+        terms = part.terms.with_rates(op.part_rates, self._now)
+        return replace(part, weight=op.weight, limit=op.part_limit, terms=terms)
+
     def bring(self, op: _Of) -> None:
         """Set what the task of an operation says of its part."""
         if op.part:
-            part = self.known.get(op.part) or Part(op.part)
-            terms = part.terms.with_rates(op.part_rates, self._now)
-            self.known[op.part] = replace(part, weight=op.weight, limit=op.part_limit, terms=terms)
+            self.known[op.part] = self.brought(op)
 
     def set_terms(self, name: str, terms: Terms) -> None:
         self.known[name] = replace(self.known.get(name) or Part(name), terms=terms)

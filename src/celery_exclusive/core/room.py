@@ -40,7 +40,7 @@ class Share(NamedTuple):
     """The share of a call in its key: its units of each limit, and the part of the tasks that it belongs to.
 
     A key with parts lets these start their tasks in turn, in the ratio of their weights. `limit`, `rates`:
-    what the part allows.
+    what the part allows. Weight 0: what the part has and allows stays as others have said.
     """
 
     cost: int = 1

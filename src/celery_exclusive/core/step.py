@@ -248,9 +248,10 @@ class _Step(CallSteps):
         """Restore a lease past the line and its terms: a body that runs goes before an offer, and a pause."""
         self.end_expired()
         lease = self.holders.get(op.id)
-        free, free_of_part = op.limit - self.held - self.extra, op.part_limit - self.parts.of(op.part).held
+        free, most = op.limit - self.held - self.extra, self.parts.brought(op).limit
+        room = (free, op.limit), (most - self.parts.of(op.part).held, most)
         is_known = lease or op.id in self.entries or self.tombstone is not None
-        if is_known or not take(((free, op.limit), (free_of_part, op.part_limit)), op.cost):
+        if is_known or not take(room, op.cost):
             return Applied(lease is not None and lease.token == op.token)
         self.limit, self.terms = op.limit, self.terms.with_rates(op.rates, self.now)
         self.parts.bring(op)

@@ -237,7 +237,9 @@ class Acquisition:
         return self.services.store.apply(self.claim.key, self.claim.release())
 
     def _begin_to_wait(self, *, is_endless: bool) -> None:
-        holders, others = [owner for owner in self.held.by if not owner.is_closed], self.held.others
+        opens = any(owner.is_closed and owner.phase != "part" for owner in self.held.by)
+        holders = [] if opens else [owner for owner in self.held.by if not owner.is_closed]
+        others = self.held.others
         self._waits_since = time.monotonic()
         outcomes.waits(self.subject, self.held.by, others)
         around = self.caller, (self.caller[0], None)  # a block around an event loop waits for its tasks

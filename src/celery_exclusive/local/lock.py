@@ -30,7 +30,7 @@ from celery_exclusive.options.amounts import (
     seconds_from,
 )
 from celery_exclusive.options.hints import OF_LOCK, unknown_option
-from celery_exclusive.options.key_text import absolute_key
+from celery_exclusive.options.key_text import absolute_key, fitted
 from celery_exclusive.options.rates import FORM, Rate
 from celery_exclusive.options.rates import read as read_rates
 from celery_exclusive.outcomes import Subject
@@ -83,6 +83,9 @@ class lock:  # noqa: N801 - it is read like a verb, as in contextlib
             number.
         rate: how many may be acquired in a time, as in `Exclusive`: "500/m". Default None: any number.
         cost: the units that it takes of the limit and of the rate, an int from 1. Default 1.
+        part: the part of the key that it counts in, as `per=` of its tasks makes it of their arguments:
+            "acme". It also needs room in the limit and the rates that these tasks give the part; a part of
+            which no task waits, runs or counts in a rate has none. Default None: none.
         until_commit: True holds it, in a Django project, until the transactions are committed or rolled back
             in whose `atomic()` blocks it ends. False releases it within them; None, the default, does so,
             too, and logs a warning. Not in coroutines.
@@ -135,17 +138,18 @@ class lock:  # noqa: N801 - it is read like a verb, as in contextlib
         limit: int | None = 1,
         rate: Rate = None,
         cost: int = 1,
+        part: str | None = None,
         until_commit: bool | None = None,
         reentrant: bool = False,
         app: Any = None,
         **unknown: NoReturn,  # caught here to name the word that was meant; a type checker accepts none
     ) -> None:
-        self.text, self.limit, self.cost, self.app = text, limit, cost, app
+        self.text, self.limit, self.cost, self.part, self.app = text, limit, cost, part, app
         self.until_commit, self.reentrant = until_commit, reentrant
         self.ttl: float = seconds(ttl)
         self.wait: float | None = seconds(wait)
         self._holdings = Holdings()
-        known = ("ttl", "wait", "limit", "rate", "cost", "until_commit", "reentrant", "app")
+        known = ("ttl", "wait", "limit", "rate", "cost", "part", "until_commit", "reentrant", "app")
         for name in unknown:
             self._refuse(unknown_option(name, known, OF_LOCK))
         if not isinstance(text, str):
@@ -181,6 +185,8 @@ class lock:  # noqa: N801 - it is read like a verb, as in contextlib
             )
         if not is_count(self.cost):
             self._refuse(f"cost={shown(self.cost)} must be {A_COUNT}: the units that it takes.")
+        if not (self.part is None or (self.part and isinstance(self.part, str))):
+            self._refuse(f"part={shown(self.part)} must be a string, as per= of the tasks makes it: 'acme'.")
         try:
             self._rates = read_rates(rate)
         except ValueError:
@@ -189,6 +195,11 @@ class lock:  # noqa: N801 - it is read like a verb, as in contextlib
     @property
     def _most(self) -> int:
         return MOST if self.limit is None else self.limit
+
+    @property
+    def _share(self) -> Share:
+        """What it takes: of a part it knows no terms."""
+        return Share(self.cost, fitted(self.part), weight=0) if self.part else Share(self.cost)
 
     def __call__(self, _: Never, /) -> NoReturn:
         """Refuse to be a decorator."""
@@ -236,6 +247,8 @@ class lock:  # noqa: N801 - it is read like a verb, as in contextlib
 
     def locked(self) -> bool:
         """Whether the lock is held, with a limit all its slots, or is closed. Changes nothing.
+
+        Its `part` is not asked for room.
 
         Raises:
             StoreUnavailable: the store does not answer.
@@ -316,7 +329,7 @@ class lock:  # noqa: N801 - it is read like a verb, as in contextlib
     def _new_acquisition(self) -> Acquisition:
         owner_name = f"lock:{gethostname()}:{os.getpid()}"
         ttl = round(self.ttl * SECOND)
-        claim = new_claim(owner_name, self.key, ttl, self._most, self._rates, Share(self.cost))
+        claim = new_claim(owner_name, self.key, ttl, self._most, self._rates, self._share)
         subject = Subject(None, owner_name, self.key)
         services = services_of(self.app, "lock()")
         self._warn_of_task(services)

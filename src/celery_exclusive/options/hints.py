@@ -88,6 +88,7 @@ OF_LOCK: Final = {
     **_words(_TTL, "is ttl= here, for the lock of a dead process"),
     **_words(_LIMIT, "is limit= here"),
     **_words(_RATE, "is rate= here, such as rate='500/m'"),
+    **_words("per parts partition tenant", "is part= here, the text of one part, such as part='acme'"),
     **_words("xact transaction", "is until_commit= here"),
     **_words(
         "auto_renewal auto_renew sleep thread_local",

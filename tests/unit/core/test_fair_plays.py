@@ -31,7 +31,8 @@ class ShortKey(Key):
 class Play(Timed):
     """Tasks of several parts that join the line of one key, are called, start, end, die, and leave the line.
 
-    A task is *called* when it is offered its first slot, or starts without an offer.
+    A task is *called* when it is offered its first slot, or starts without an offer. Some are no tasks, but
+    a `lock()`, which waits in no line: it asks again, and brings no terms of its part.
     """
 
     def __init__(self, seed: int) -> None:
@@ -48,6 +49,9 @@ class Play(Timed):
         self.tokens, self.running, self.dead = count(), dict[int, str](), set[int]()
         self.called, self.joined = dict[int, int](), dict[int, tuple[int, list[int]]]()
         self.died = set[str]()
+        self.pauses = dict[int, int]()
+        locks = chance.choice([0, 0, 0.1])
+        self.locks = {task for task in tasks if chance.random() < locks}
         self.key.reap()
 
     def run(self) -> list[str]:
@@ -96,6 +100,14 @@ class Play(Timed):
         if task in self.ended or task in self.running:
             return
         id, token, part = str(task), f"t{next(self.tokens)}", self.parts[task]
+        if task in self.locks:
+            lock = Acquire(id, token, TTL, self.limit, cost=self.costs[task], part=part, weight=0)
+            if isinstance(self._do(lock), Granted):
+                self._begin(task, token)
+            else:
+                self.pauses[task] = 2 * self.pauses.get(task, SECOND // 8)
+                self.plan(self.key.now + self.pauses[task], "call", task)
+            return
         terms: dict[str, Any] = {"limit": self.limit, "message": b"m", "gives_up_in": self.gives_up[task]}
         terms |= {"cost": self.costs[task], "part": part, "weight": self.weights[part]}
         terms |= self._terms(part)
@@ -107,16 +119,18 @@ class Play(Timed):
         answer = self._do(acquire, task)
         if isinstance(answer, Over):
             self.ended.add(task)
-        if not isinstance(answer, Granted):
-            return
+        if isinstance(answer, Granted):
+            self._begin(task, token)
+            self.called.setdefault(task, len(self.called))
+
+    def _begin(self, task: int, token: str) -> None:
         self._judge_start(task)
-        self.called.setdefault(task, len(self.called))
         self.running[task] = token
         if (used := self._size(*self.running)) > self.limit:
             self.faults.append(f"{task} started beside {used} of {self.limit}")
-        if self.chance.random() < self.dies:
+        if task not in self.locks and self.chance.random() < self.dies:
             self.dead.add(task)
-            self.died.add(part)
+            self.died.add(self.parts[task])
         else:
             self.plan(self.key.now + int(self.chance.expovariate(1) * 0.03 * SECOND), "end", task)
 

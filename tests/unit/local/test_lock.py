@@ -440,6 +440,9 @@ def test_an_exception_that_ends_the_block_or_the_waiting_leaves_nothing_locked(
             "limit=1000000001 must be a whole number from 1 to 1000000000, or None: how many",
         ),
         ({"limit": True}, "limit=True"),
+        ({"part": ""}, "part='' must be a string, as per= of the tasks makes it: 'acme'"),
+        ({"part": 17}, "part=17 must be a string"),
+        ({"per": "acme"}, "per= is part= here, the text of one part"),
         ({"tll": 5}, "there is no option 'tll' .*did you mean 'ttl'"),
         (
             {"timeout": 5},

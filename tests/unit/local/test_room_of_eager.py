@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import asyncio
+from typing import Any
 from uuid import uuid4
 
 import pytest
 from celery import Celery, Task
 
 from celery_exclusive import Exclusive, LockHeld, OptionError, Unique, install, lock
-from celery_exclusive.core.operations import SetLimit
+from celery_exclusive.core.operations import Hold, SetLimit
+from celery_exclusive.core.records import SECOND
 from celery_exclusive.testing.lock_store import LockStore
 
 
@@ -55,6 +58,18 @@ def test_a_lock_that_is_closed_counts_as_held(app: Celery) -> None:
 
 
 @pytest.mark.promise(
+    "Code that holds a lock waits for it to open, and raises no error, if it is closed, and not full",
+    broke="red before: held by the very code that waits for it",
+)
+def test_a_lock_within_itself_waits_until_a_hold_is_over(app: Celery) -> None:
+    store = app._celery_exclusive.store  # type: ignore[attr-defined]
+    with lock("k", limit=2, app=app):
+        store.apply("x=k", Hold("", "", SECOND // 20))
+        with lock("k", limit=2, app=app):
+            assert store.inspect("x=k").terms.opens_at == 0
+
+
+@pytest.mark.promise(
     "`apply()` takes a slot of its part: it waits if the part is full, and one of another part runs",
     broke="the part left out of the claim: red",
 )
@@ -65,7 +80,38 @@ def test_a_call_of_apply_waits_for_a_slot_of_its_part(app: Celery, lock_store: L
 
     with lock_store.held(call, "acme"):
         assert call.apply(("zeta",)).get() == "zeta"
-        with pytest.raises(LockHeld, match="at the limit of the task's part") as held:
+        with pytest.raises(LockHeld, match="at its limit for this part") as held:
             call.apply(("acme",))
         assert (held.value.reason, held.value.retry_after) == ("part", None)
     assert call.apply(("acme",)).get() == "acme"
+
+
+@pytest.mark.promise(
+    "`lock(part=)`, also in a coroutine, needs room in its part, and takes it from the tasks of that",
+    broke="the part left out of the claim; a lock with terms of its own, weight 1",
+)
+def test_a_lock_counts_in_its_part(app: Celery, lock_store: LockStore) -> None:
+    @app.task(exclusive=Exclusive(key="api", limit=None, per=Exclusive("tenant", limit=2)), shared=False)
+    def call(tenant: str) -> str:
+        return tenant
+
+    acme, zeta = (lock("api", limit=None, part=part, wait=0, app=app) for part in ("acme", "zeta"))
+    with lock_store.held(call, "acme"), acme, zeta:
+        with pytest.raises(LockHeld, match="at its limit for this part") as held:
+            call.apply(("acme",))
+        assert held.value.reason == "part"
+        assert not acme.acquire()
+        assert not asyncio.run(acme.aacquire())
+    with acme, lock_store.held(call, "acme"):
+        assert call.apply(("zeta",)).get() == "zeta"
+        with pytest.raises(LockHeld):
+            call.apply(("acme",))
+
+
+@pytest.mark.parametrize("given", [{"part": "acme"}, {"cost": 2}, {"rate": "5/s"}])
+def test_a_lock_with_a_part_or_a_rate_needs_a_store_that_keeps_it(
+    app: Celery, memcached_url: str, given: dict[str, Any]
+) -> None:
+    app.conf.exclusive_store = memcached_url
+    with pytest.raises(OptionError, match="keeps no rates, costs, parts"):
+        lock("api", limit=None, app=app, **given).acquire()

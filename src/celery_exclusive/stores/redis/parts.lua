@@ -90,14 +90,16 @@ function parts.entered(name)
   return parts.known[name]
 end
 
--- Sets what the task of an operation says of its part; returns what was known of it.
+-- Sets what the task of an operation says of its part, nothing if its weight is 0; returns what was known of it.
 function parts.bring()
   if op.part == '' then return end
   local before = {}
   for field, value in pairs(parts.entered(op.part)) do before[field] = value end
   local part = parts.known[op.part]
-  part.weight, part.limit = op.weight, op.part_limit
-  parts.in_terms(part, set_rates, op.part_rates)
+  if op.weight > 0 then
+    part.weight, part.limit = op.weight, op.part_limit
+    parts.in_terms(part, set_rates, op.part_rates)
+  end
   return before
 end
 

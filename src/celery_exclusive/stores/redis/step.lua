@@ -370,8 +370,9 @@ end
 -- Ignores the line and the terms: a body that runs goes before an offer, and a pause.
 function verbs.restore()
   end_expired()
-  local lease, in_part = holders[op.id], op.part_limit - parts.of(op.part).held
-  local free = take({op.limit - holder_count - extra(), op.limit, in_part, op.part_limit}, op.cost)
+  local lease, part = holders[op.id], parts.of(op.part)
+  local most = op.weight > 0 and op.part_limit or part.limit
+  local free = take({op.limit - holder_count - extra(), op.limit, most - part.held, most}, op.cost)
   if lease or entries[op.id] or tombstone() or not free then
     return 'done', lease and lease.token == op.token and 1 or 0
   end
