@@ -138,6 +138,16 @@ def test_a_lock_takes_room_of_its_part_and_leaves_its_terms(store: Any, clock: C
     assert part(store, "zeta").limit == NO_LIMIT
 
 
+@pytest.mark.promise(
+    "An urgent call, of a part of weight 100, goes before all that wait of a part of weight 1",
+)
+def test_an_urgent_call_goes_before_the_line(store: Any) -> None:
+    tasks = [of("bulk", number, NO_LIMIT, limit=1) for number in range(30)]
+    run(store, *tasks, *(of("urgent", number, NO_LIMIT, limit=1, weight=100) for number in range(3)))
+    assert [it.id for it in waiting(store)][:4] == ["urgent 0", "urgent 1", "urgent 2", "bulk 1"]
+    assert [wake.id for wake in store.apply("key", give("bulk 0")).wake] == ["urgent 0"]
+
+
 def test_tasks_of_a_full_part_wait_in_the_order_in_which_they_came(store: Any) -> None:
     assert run(store, *(of("acme", number) for number in range(6))) == ["acme 0"]
     assert run(store, of("b c", 0)) == ["b c 0"], "it makes no other part wait"

@@ -28,6 +28,11 @@ def fair(self: Task, key: str, tenant: str, tag: str = "", hold: bool = False) -
     act(self, key, tag, hold=hold)
 
 
+@task(exclusive=Exclusive(key="ranked:{key}", per=Exclusive("priority", weight="priority")))
+def ranked(self: Task, key: str, priority: int = 1, tag: str = "", hold: bool = False) -> None:
+    act(self, key, tag, hold=hold)
+
+
 @task(exclusive=Exclusive(key="shared:{key}", limit=6, per=Exclusive("tenant", limit=4)))
 def shared(self: Task, key: str, tenant: str, tag: str = "", hold: bool = False, seconds: float = 0) -> None:
     act(self, tenant, tag, hold=hold, seconds=seconds)

@@ -184,6 +184,25 @@ def test_the_parts_of_a_key_start_their_tasks_in_turn(lab: Lab) -> None:
 
 
 @pytest.mark.promise(
+    "An urgent call that comes when others of its key wait runs next",
+    figure="Redis and PostgreSQL",
+    broke="the weight left out: red",
+)
+def test_urgent_calls_run_before_those_that_wait(lab: Lab) -> None:
+    lab.start_worker("w1", 4)
+    lab.send("ranked", "k", tag="first", hold=True)
+    lab.journal.wait_for("start", tag="first")
+    for number in range(8):
+        tag = f"{'urgent' if number > 5 else 'bulk'} {number}"
+        lab.send("ranked", "k", 100 if number > 5 else 1, tag=tag)
+        lab.wait_for_line(number + 1, "ranked", "k")
+    lab.open("first")
+    lab.journal.wait_for("end", 9, key="k")
+    started = [event["tag"] for event in sorted(lab.journal.events("start"), key=lambda it: it["fence"])]
+    assert started == ["first", "urgent 6", "urgent 7", *(f"bulk {number}" for number in range(6))]
+
+
+@pytest.mark.promise(
     "No more bodies of a tenant run at once than the limit of its part, and no more of all tenants than the "
     "limit of the key; a tenant whose part is full keeps no other one waiting, and each call runs",
     figure="40 calls of three tenants, two workers of 8 slots, Redis and PostgreSQL",

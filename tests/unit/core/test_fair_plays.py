@@ -285,6 +285,25 @@ def test_a_weight_holds_in_a_long_line(weight: int) -> None:
     assert second - first - 1 == pytest.approx(weight, rel=0.05)
 
 
+@pytest.mark.promise(
+    "A call of a part of weight 100 goes before all that wait of one of weight 1, and about one start in 101 "
+    "is of these, however many of the heavy part wait",
+    broke="places in the order of arrival; weights do not count",
+)
+def test_an_urgent_call_goes_first_and_the_others_do_not_starve() -> None:
+    key = Key()
+    _join(key, "first")
+    _join(key, "bulk", 60)
+    for _ in range(20):
+        _next(key)
+    _join(key, "urgent", 1, 100)
+    assert _next(key) == "urgent"
+    _join(key, "urgent", 110, 100)
+    started = [_next(key) for _ in range(110)]
+    (behind,) = (number for number, part in enumerate(started) if part == "bulk")
+    assert behind + 1 == pytest.approx(100, abs=2)
+
+
 @pytest.mark.promise("Of many runs that die together the others' parts wait for one at a time")
 def test_runs_that_die_together_come_again_in_turn_with_others() -> None:
     key = Key(5)
