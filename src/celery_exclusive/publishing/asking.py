@@ -180,30 +180,23 @@ class AskingPublish:
 
         `payload`: what is pushed, if it is not the message of the operation.
         """
-        try:
-            return self._push(operation, channel, to, payload)
-        except StoreUnavailable:
-            # Celery waits for its broker without end, and so does what it publishes itself: no caller would
-            # get the error. The same request does not send the message twice.
-            if not self.goes_without:
-                raise
-            self._is_patient = True
-            return self._push(operation, channel, to, payload)
-
-    def _push(
-        self, operation: AcquireAlone | Enqueue, channel: Any, to: str, payload: bytes | None
-    ) -> Answer | None:
-        client = None
-        if self._is_patient:
-            client = client_of(channel)
-            if isinstance(operation, AcquireAlone):
+        while True:
+            client = client_of(channel) if self._is_patient else None
+            if self._is_patient and isinstance(operation, AcquireAlone):
                 operation = replace(operation, repeated=True)
-        push = self.store.acquire_and_push
-        answer = self.request(operation, push, to, payload, client, sends=True)
-        self.is_pushed = answer is not None and not self.is_refused
-        if answer is None:
-            notices.refuses_to_push(self.store.url, to)
-        return answer
+            try:
+                answer = self.request(operation, self.store.acquire_and_push, to, payload, client, sends=True)
+            except StoreUnavailable:
+                # Celery waits for its broker without end, and so does what it publishes itself: no caller
+                # would get the error. The same request does not send the message twice.
+                if self._is_patient or not self.goes_without:
+                    raise
+                self._is_patient = True
+            else:
+                self.is_pushed = answer is not None and not self.is_refused
+                if answer is None:
+                    notices.refuses_to_push(self.store.url, to)
+                return answer
 
     def _undo(self, error: BaseException) -> None:
         """Undo the requests, in the background while the store does not answer."""
