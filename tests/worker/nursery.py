@@ -22,7 +22,10 @@ from tests import nursery
 
 DEATH_OF_PARENT = "import ctypes, signal; ctypes.CDLL(None).prctl(1, signal.SIGKILL)"
 REPOSITORY = Path(__file__).parents[2]
-OF_ONE_TEST = ("LAB_", "PYTEST_CURRENT_TEST")
+OF_ONE_TEST = (
+    *("LAB_", "PYTEST_CURRENT_TEST", "C_FORCE_ROOT", "DJANGO_", "PROJECT_"),
+    *("CELERY_LOG_", "_MP_FORK_LOG"),  # left by a worker that a test has run in its own process
+)
 """How the variables begin that no module reads before the app is imported."""
 MOST = 2
 """How many nurseries, patched or not, a test process has: for most tests, and for one variable more."""
