@@ -27,8 +27,10 @@ demo: ## import feeds with several workers: [UNPROTECTED=1] [STORE=...] [URL=...
 		|| { code=$$?; echo "make demo: the demo ended with exit code $$code"; exit $$code; }
 
 # The checks run beside the tests, most of which wait more than they compute.
-test: announced compiled ## everything that has to pass: [ARGS='-k name']
+test: announced ## everything that has to pass: [ARGS='-k name']
+	@$(PYTHON) scripts/bootstrap dev
 	@checks=$$(mktemp); $(CHECK) >$$checks 2>&1 & \
+		$(MAKE) --no-print-directory compiled; \
 		$(RUN)pytest -n auto --dist loadgroup -m 'not large' --ignore tests/typing $(ARGS); tests=$$?; \
 		wait $$!; code=$$?; cat $$checks; rm $$checks; exit $$((tests ? tests : code))
 

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import gc
 import os
 import signal
 import tempfile
 from collections import Counter, defaultdict
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Generator, Iterator
 from contextlib import ExitStack
 from pathlib import Path
 from typing import TypeVar
@@ -243,6 +244,17 @@ def or_leave_out(start: Callable[[], Server]) -> Server:
 def pytest_xdist_auto_num_workers(config: pytest.Config) -> int:
     """Our tests wait for servers and workers more than they compute."""
     return max(10, os.cpu_count() or 1)
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_collection() -> Generator[None, object, object]:
+    """Look for no garbage among all modules and tests, which stay: neither now, nor in a test."""
+    gc.disable()
+    try:
+        return (yield)
+    finally:
+        gc.freeze()
+        gc.enable()
 
 
 def pytest_configure(config: pytest.Config) -> None:

@@ -78,13 +78,18 @@ class Stage:
 
 
 def _params(
-    pools: tuple[str, ...], brokers: tuple[str, ...], lates: tuple[bool, ...], late_only: tuple[str, ...]
+    pools: tuple[str, ...],
+    brokers: tuple[str, ...],
+    lates: tuple[bool, ...],
+    late_only: tuple[str, ...],
+    early_is_large: bool,
 ) -> list[Any]:
     return [
         pytest.param(
             (pool, broker, late),
             id=f"{pool}-{broker}-{'late' if late else 'early'}",
-            marks=[RABBITS[late]] if broker == "rabbitmq" else [],
+            marks=[RABBITS[late]] * (broker == "rabbitmq")
+            + [pytest.mark.large] * (early_is_large and not late),
         )
         for pool, broker, late in product(pools, brokers, lates)
         if late or broker not in late_only
@@ -96,9 +101,12 @@ def on_stages(
     brokers: tuple[str, ...] = ("redis", "rabbitmq"),
     lates: tuple[bool, ...] = (True, False),
     late_only: tuple[str, ...] = (),
+    early_is_large: bool = False,
 ) -> pytest.MarkDecorator:
     """Try a test on these stages: `@on_stages("prefork")`, `@on_stages("threads", "gevent", lates=(True,))`.
 
-    The test's argument is `stage`. With brokers of `late_only` it is not tried with early acknowledgement.
+    The test's argument is `stage`. With brokers of `late_only` it is not tried with early acknowledgement,
+    and if `early_is_large`, `make test` leaves that to `make test-all`.
     """
-    return pytest.mark.parametrize("stage", _params(pools, brokers, lates, late_only), indirect=True)
+    params = _params(pools, brokers, lates, late_only, early_is_large)
+    return pytest.mark.parametrize("stage", params, indirect=True)

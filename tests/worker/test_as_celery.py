@@ -300,7 +300,7 @@ def wait_for_rest(stage: Stage, lab: Lab, worker: Worker) -> None:
     ),
     figure="38 endings, 15 of them in chords and chains",
 )
-@on_stages("prefork", brokers=("redis",))
+@on_stages("prefork", brokers=("redis",), early_is_large=True)
 def test_every_ending_is_reported_as_plain_celery_reports_it(stage: Stage) -> None:
     run_all(stage, list(ENDINGS), IN_CANVASES)
 

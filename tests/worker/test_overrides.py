@@ -70,7 +70,7 @@ def differences(lab: Lab, pairs: Iterable[Pair]) -> dict[str, Any]:
     "neither the end of a task nor of its lease (ttl 600 s)",
     broke="no `finally` in `on_failure`; release only after a normal end",
 )
-@on_stages("prefork", "threads", brokers=("redis",))
+@on_stages("prefork", "threads", brokers=("redis",), early_is_large=True)
 def test_overrides_change_neither_the_end_of_a_task_nor_the_end_of_its_lease(stage: Stage) -> None:
     lab = stage.make_lab(MODULE, exclusive_ttl=600, worker_prefetch_multiplier=0)  # some never acknowledge
     stage.start_worker(lab, slots=6)

@@ -23,7 +23,7 @@ LIFE = 600 * SECOND
 DEAD = ("dead/1", "token of the dead")
 
 
-@pytest.fixture(params=["redis", "sqlite", "postgres", "maria"])
+@pytest.fixture(params=["redis", "sqlite", "postgres", pytest.param("maria", marks=pytest.mark.large)])
 def settings(request: pytest.FixtureRequest, tmp_path: Path) -> dict[str, Any]:
     if request.param in ("postgres", "maria"):
         return {"exclusive_store": request.getfixturevalue(f"{request.param}_url")}

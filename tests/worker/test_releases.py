@@ -18,7 +18,11 @@ TAG = last_tag()
 OLD = TAG or "no-tag-so-this-tree-itself"
 both_ways = pytest.mark.parametrize(
     ("first", "second"),
-    [pytest.param(OLD, "this", id=f"{OLD}-then-this"), pytest.param("this", OLD, id=f"this-then-{OLD}")],
+    [
+        pytest.param(OLD, "this", id=f"{OLD}-then-this"),
+        # Without a tag the one is the other.
+        pytest.param("this", OLD, id=f"this-then-{OLD}", marks=[pytest.mark.large] * (not TAG)),
+    ],
 )
 
 

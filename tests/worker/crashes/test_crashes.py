@@ -13,7 +13,7 @@ from tests.worker.crashes.scenarios import SCENARIOS
 from tests.worker.crashes.stack import STACKS, Stack
 from tests.worker.crashes.sweep import Sweep
 
-SHARES = 19
+SHARES = 37
 """A prime: each share has kills and pauses, and those before and after requests."""
 DAY = date.today().toordinal()  # noqa: DTZ011
 CHOSEN = int(os.environ.get("CRASHES_SHARE") or DAY % SHARES)
@@ -44,7 +44,7 @@ def chosen(of: str, names: Iterable[str]) -> list[str]:
 )
 @pytest.mark.timeout(1200)
 @pytest.mark.parametrize("name", SCENARIOS)
-def test_one_point_in_nineteen(make_lane: Callable[[Stack], Lane], name: str) -> None:
+def test_one_point_in_thirty_seven(make_lane: Callable[[Stack], Lane], name: str) -> None:
     """CRASHES_SHARE chooses the share, CRASHES_STACK the stack."""
     stacks = chosen("STACK", STACKS)
     sweep = Sweep(make_lane, STACKS[stacks[DAY % len(stacks)]])
