@@ -16,7 +16,6 @@ LONGEST = 30
 SUPERSEDE = Exclusive(key="over:{key}", on_conflict="supersede")
 OPTIONS: dict[str, dict[str, Any]] = {
     "doc": {"exclusive": SUPERSEDE},
-    "arrived": {"exclusive": SUPERSEDE.replace(order="arrived")},
     "named": {"exclusive": SUPERSEDE.replace(skip_result="superseded")},
     "kept": {"exclusive": SUPERSEDE.replace(keep_on_retry=True)},
     "auto": {
@@ -29,9 +28,32 @@ OPTIONS: dict[str, dict[str, Any]] = {
 }
 
 
-def work(self: Task, key: str, tag: str = "", does: str = "look", hold: bool = False) -> str:
-    """Run until a newer call is seen; `does` says what becomes of it then."""
+def note_and_wait(what: str, run: Task, tag: str, lingers: bool) -> None:
+    noted(what, run, tag, superseded=run.lease.superseded)
+    if lingers:
+        doors.blpop([f"door:{tag}, told"], timeout=LONGEST)
+
+
+def end(run: Task, tag: str, does: str) -> Any:
+    """End a body that was told of a newer call, as it likes."""
+    if does == "retry":
+        raise run.retry(countdown=0) from None
+    if does == "replace":
+        return run.replace(collect.si(tag) | collect.si(f"after {tag}"))
+    if does == "fail":
+        raise ValueError("as it likes") from None
+    if does == "return":
+        return f"{tag} half"
+    raise  # noqa: PLE0704 - what has ended it
+
+
+def work(
+    self: Task, key: str, tag: str = "", does: str = "look", hold: bool = False, lingers: bool = False
+) -> Any:
+    """Run until a newer call is seen, and end at once as a retry; `does` says what becomes of it then."""
     journal.write("start", task=self.name, id=self.request.id, tag=tag, retries=self.request.retries)
+    if self.request.retries:
+        return f"{tag} again"
     if hold:
         doors.blpop([f"door:{tag}"], timeout=LONGEST)
     until = time.monotonic() + LONGEST
@@ -41,16 +63,10 @@ def work(self: Task, key: str, tag: str = "", does: str = "look", hold: bool = F
                 self.lease.check()
             time.sleep(0.05)
     except Superseded:
-        noted("told", self, tag, superseded=self.lease.superseded)
-        if does == "retry":
-            raise self.retry(countdown=0) from None
-        if does == "fail":
-            raise ValueError("as it likes") from None
-        if does == "return":
-            return f"{tag} half"
-        raise
+        note_and_wait("told", self, tag, lingers)
+        return end(self, tag, does)
     except SoftTimeLimitExceeded:
-        noted("interrupted", self, tag)
+        note_and_wait("interrupted", self, tag, lingers)
         if does == "sleep" and tag == "tidy":
             return "tidied up"
         raise

@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 from celery import chain
+from celery.exceptions import SoftTimeLimitExceeded
 
 from celery_exclusive import Superseded
 from tests.worker.lab import Lab, Worker, eventually
@@ -15,11 +16,13 @@ SHOP = "tests.worker.shop_supersede"
 DEADLINE = 90
 pytestmark = pytest.mark.promise(
     'With `on_conflict="supersede"` the running task is told of a newer call, and ends as skipped with its '
-    "id; its retries do not run; the newest call begins when its lease is over, and never beside it; after "
-    "`grace` a prefork worker interrupts its body, and no other one",
+    "id; its retries and replacements do not run; the newest call begins when its lease is over, and never "
+    "beside it; after `grace` a prefork worker interrupts its body, and no other one. A body that has "
+    "stopped for a call that is gone fails, or is retried",
     name="supersede",
-    broke="a retry in line, or a copy of its own message, counts as newer; its retry runs; the signal is "
-    "raised in the next body; a dead run begins again after the newest call",
+    broke="a retry in line, or a copy of its own message, counts as newer; its retry or replacement "
+    "runs; a body that has stopped for nobody is skipped; the signal is raised in the next body; a dead run "
+    "begins again after the newest call",
 )
 ONCE = on_stages("prefork", brokers=("redis",), lates=(True,))
 
@@ -30,13 +33,10 @@ def begin(lab: Lab, name: str, tag: str, key: str = "k", **more: Any) -> Any:
     return result
 
 
-def join(lab: Lab, worker: Worker, name: str, tag: str, key: str = "k") -> Any:
+def join(lab: Lab, name: str, tag: str, key: str = "k", **options: Any) -> Any:
     """Send a call that joins the line, and does not look when it runs."""
-    result = lab.send(name, key, tag=tag, does="end")
-    if name == "arrived":
-        worker.wait_for_log(f"[{result.id}] parked")
-    else:
-        eventually(lambda: lab.task(name).lock_state(key).place_of(result.id), f"{tag} in line")
+    result = lab.send(name, key, tag=tag, does="end", options=options)
+    eventually(lambda: lab.task(name).lock_state(key).place_of(result.id), f"{tag} in line")
     return result
 
 
@@ -47,7 +47,7 @@ def skipped_for(result: Any) -> str:
 def supersede(lab: Lab, worker: Worker, name: str) -> None:
     """Three calls: the first ends for the third, and the second never runs."""
     first = begin(lab, name, "first", hold=True)
-    second, third = join(lab, worker, name, "second"), join(lab, worker, name, "third")
+    second, third = join(lab, name, "second"), join(lab, name, "third")
     assert skipped_for(second) == third.id
     lab.open("first")
     assert skipped_for(first) == third.id
@@ -87,10 +87,10 @@ def test_the_running_task_ends_for_the_newest_call_with_rabbitmq_and_a_database(
 @ONCE
 def test_after_its_grace_a_body_that_does_not_look_is_interrupted_and_may_clean_up(stage: Stage) -> None:
     lab = stage.make_lab(SHOP)
-    worker = stage.start_worker(lab, slots=4)
+    stage.start_worker(lab, slots=4)
     blind = begin(lab, "impatient", "blind", "k1", does="sleep")
     tidy = begin(lab, "impatient", "tidy", "k2", does="sleep")
-    after = {key: join(lab, worker, "impatient", f"after {key}", key) for key in ("k1", "k2")}
+    after = {key: join(lab, "impatient", f"after {key}", key) for key in ("k1", "k2")}
     assert skipped_for(blind) == after["k1"].id
     assert tidy.get(timeout=DEADLINE) == "tidied up"
     for key, result in after.items():
@@ -100,19 +100,22 @@ def test_after_its_grace_a_body_that_does_not_look_is_interrupted_and_may_clean_
 
 
 @ONCE
-def test_a_superseded_body_may_return_or_fail_and_its_retry_does_not_run(stage: Stage) -> None:
+def test_a_superseded_body_may_return_or_fail_and_neither_its_retry_nor_its_replacement_runs(
+    stage: Stage,
+) -> None:
     lab = stage.make_lab(SHOP)
-    worker = stage.start_worker(lab, slots=4)
+    stage.start_worker(lab, slots=4)
     ends = {
         "return": "doc",
         "fail": "doc",
-        "retry": "arrived",
+        "retry": "doc",
         "retry that keeps the key": "kept",
         "auto": "auto",
+        "replace": "doc",
     }
     for does, name in ends.items():
         first = begin(lab, name, does, does, does=does.partition(" ")[0], hold=True)
-        newest = join(lab, worker, name, f"after {does}", does)
+        newest = join(lab, name, f"after {does}", does)
         lab.open(does)
         if does == "return":
             assert first.get(timeout=DEADLINE) == "return half"
@@ -124,17 +127,41 @@ def test_a_superseded_body_may_return_or_fail_and_its_retry_does_not_run(stage: 
         assert newest.get(timeout=DEADLINE) == f"after {does}"
     assert lab.journal.tags() == [tag for does in ends for tag in (does, f"after {does}")]
     stage.assert_nothing_is_left(lab)
+    assert lab.doors.llen("collected") == 0
+
+
+@ONCE
+def test_a_body_that_stops_for_a_call_that_is_gone_fails_or_is_retried(stage: Stage) -> None:
+    lab = stage.make_lab(SHOP)
+    stage.start_worker(lab, slots=4)
+    told = begin(lab, "doc", "told", "k1", lingers=True)
+    interrupted = begin(lab, "impatient", "interrupted", "k2", does="sleep", lingers=True)
+    retried = begin(lab, "auto", "retried", "k3", lingers=True)
+    newer = [join(lab, "doc", "newer", key) for key in ("k1", "k2", "k3")]
+    for what, tag in (("told", "told"), ("interrupted", "interrupted"), ("told", "retried")):
+        lab.journal.wait_for(what, tag=tag)
+    lab.app.control.revoke([result.id for result in newer])
+    for key in ("k1", "k2", "k3"):
+        lab.wait_for_line(0, "doc", key)
+    lab.open("told, told", "interrupted, told", "retried, told")
+    with pytest.raises(Superseded):
+        told.get(timeout=DEADLINE)
+    with pytest.raises(SoftTimeLimitExceeded):
+        interrupted.get(timeout=DEADLINE)
+    assert retried.get(timeout=DEADLINE) == "retried again"
+    stage.assert_nothing_is_left(lab)
+    assert sorted(lab.journal.tags()) == ["interrupted", "retried", "retried", "told"]
 
 
 @ONCE
 def test_a_superseded_step_hands_on_only_a_result_that_was_chosen(stage: Stage) -> None:
     lab = stage.make_lab(SHOP)
-    worker = stage.start_worker(lab, slots=4)
+    stage.start_worker(lab, slots=4)
     for name in ("named", "doc"):
         step = lab.task(name).si(name, tag=name, hold=True)
         steps = chain(step, lab.task("collect").s()).apply_async()
         lab.journal.wait_for("start", tag=name)
-        join(lab, worker, name, f"after {name}", name)
+        join(lab, name, f"after {name}", name)
         lab.open(name)
         if name == "named":
             assert steps.get(timeout=DEADLINE) == "superseded"
@@ -151,7 +178,7 @@ def test_a_superseded_run_that_dies_begins_again_before_the_newest_call(stage: S
     lab = stage.make_lab(SHOP, exclusive_ttl=2, exclusive_offer=2)
     worker = stage.start_worker(lab, "w1")
     first = begin(lab, "doc", "first", hold=True)
-    newest = join(lab, worker, "doc", "newest")
+    newest = join(lab, "doc", "newest")
     worker.kill()
     lab.open("first")
     stage.start_worker(lab, "w2")

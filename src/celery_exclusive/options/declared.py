@@ -132,7 +132,8 @@ class Exclusive(Option):
             slot is granted to the first task that asks, also before waiting tasks. Default None: "published"
             where broker and store are one Redis database, without max_waiting= and exclusive_max_waiting,
             else "arrived". With key= and no per= it is "arrived": `lock(..., wait=0)` of that key does not
-            fail because a call is queued, and no task in a fast queue waits for calls in a slow one.
+            fail because a call is queued, and no task in a fast queue waits for calls in a slow one. With
+            "supersede" it is always "published".
         keep_on_retry: whether a run that ends with a retry (`self.retry`, `autoretry_for`) leaves its lease
             to the retry, so that no other task runs between the attempts. The retry holds the lease during
             its countdown and for `exclusive_queued_ttl` after that, all others wait as long. Default False:
@@ -369,10 +370,10 @@ class Exclusive(Option):
         """Refuse what is for a line where there is none or another one, or where calls join it themselves."""
         if not self.has_line and self.order not in (None, "arrived"):
             self._refuse_without_line(f"order={self.order!r}")
-        if self.replaces and self.order == "any":
+        if self.replaces and (self.order == "any" or (self.supersedes and self.order == "arrived")):
             self.refuse(
-                f"on_conflict={self.on_conflict!r} has no order='any': an older task could start after a "
-                "newer one. Leave order= out, or use order='published'."
+                f"on_conflict={self.on_conflict!r} has no order={self.order!r}: an older task that comes "
+                "late could start after a newer one. Leave order= out, or use order='published'."
             )
         if self.on_conflict != "wait":
             if self.max_waiting is not None:

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, cast
 from celery.app.task import Task as CeleryTask
 
 from celery_exclusive.errors import ExclusiveError
+from celery_exclusive.leases.lease import superseded
 from celery_exclusive.messages.header import DELIVERY
 from celery_exclusive.run import Run, current_run, within
 from celery_exclusive.seams.celery_request import TaskMixin
@@ -83,6 +84,13 @@ class GatedTask(TaskMixin):
             raise cast("Exception", ended_by) from error
         finally:
             run.end_body(ended_by)
+
+    def on_replace(self, sig: Any) -> Any:
+        """Send the replacement, unless a newer call has superseded the run: then it ends as that."""
+        run = current_run.get()
+        if run and run.lease and run.task_id == self.request.id and (newer := run.lease.newer_call(every=0)):
+            raise superseded(run.lease.key, newer)
+        return super().on_replace(sig)  # type: ignore[misc]
 
 
 def _through_gate(

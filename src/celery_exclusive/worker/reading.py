@@ -195,7 +195,6 @@ def read(delivered: Delivered, task: Any, request: dict[str, Any], args: Any, kw
     if header.route and queue:  # it is published to its own queue alone, since others may have a copy
         content = (*content[:5], queue, "")
     _, exchange, routing_key = header.route or ("", content[6], content[5])
-    supersedes = exclusive is not None and option is not None and option.supersedes
     return Received(
         id=id,
         token=token,
@@ -214,8 +213,7 @@ def read(delivered: Delivered, task: Any, request: dict[str, Any], args: Any, kw
         recovers=acks_late
         and (exclusive is not None or guards)
         and services.recovers(option if exclusive else None, unique_option if guards else None),
-        # A superseded run that dies begins again before the newer call, and not after it.
-        order="published" if supersedes else _order(services, option),
+        order=_order(services, option),
         grace=option.grace_s if option and exclusive else None,
         superseded_by=header.superseded_by,
         can_be_parked=can_be_parked,

@@ -187,6 +187,10 @@ def test_a_skipped_run_returns_the_constant_that_was_given(constant: object):
         ({"on_conflict": "latest", "order": "any"}, ["order='any'", "or use order='published'"]),
         ({"on_conflict": "supersede", "max_waiting": 2}, ["max_waiting=2", "only the newest task waits"]),
         ({"on_conflict": "supersede", "order": "any"}, ["order='any'", "or use order='published'"]),
+        (
+            {"on_conflict": "supersede", "order": "arrived"},
+            ["order='arrived'", "that comes late could start"],
+        ),
         ({"on_conflict": "supersede", "per": "a"}, ["on_conflict='supersede'", "Leave one of them out"]),
         ({"on_conflict": "supersede", "limit": 2}, ["limit=2", "or use on_conflict='latest'"]),
         ({"on_conflict": "supersede", "limit": None}, ["limit=None", "Leave limit= out"]),
