@@ -20,7 +20,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
 from typing import Any, NamedTuple
 
-from celery_exclusive.core.key_state import OFFERS_ASIDE, OFFERS_IN_LINE
+from celery_exclusive.core.key_state import OFFERS_ASIDE, OFFERS_IN_LINE, waiting
 from celery_exclusive.core.operations import (
     Acquire,
     Applied,
@@ -30,6 +30,7 @@ from celery_exclusive.core.operations import (
     Over,
     Parked,
     Reap,
+    Recall,
     Release,
     Renew,
     ids_of,
@@ -47,6 +48,7 @@ from celery_exclusive.core.records import (
     overdue,
 )
 from celery_exclusive.core.step import Transition, step
+from celery_exclusive.stores.base import Snapshot
 
 NOW, LATER, LAST_FENCE, EPOCH = 0, 1, 100, "epoch"
 FRESH, PROMOTED, REDELIVERED = "fresh", "promoted", "redelivered"
@@ -54,6 +56,8 @@ RETURNED = "promoted and redelivered"
 HIDDEN = "hidden"
 """A copy that the broker hides until its visibility timeout is over: for too long to wait for it."""
 RUNNING, RETRIED, PARKING, ENDING, REQUEUEING = "running", "retried", "parking", "ending", "requeueing"
+TOLD = "told"
+"""The phase of a body that stops since it was told of a newer call, or is interrupted for it."""
 MOST_DEATHS = 2
 """How many of its runs may die before a task is given up."""
 REJECTED = "'"
@@ -80,6 +84,9 @@ class Protocol:
     sweeps_wait: bool = True
     keeps_places: bool = True
     knows_queues: bool = True
+    looks_again: bool = True
+    retries_are_superseded: bool = True
+    newer_than: Callable[[Snapshot, str], str | None] = Snapshot.newer_than
 
     def id_of(self, message: str) -> str:
         if message.endswith(REJECTED):
@@ -101,7 +108,8 @@ class Setting:
     `crowded`: a step reads as little of the holders as of a key with many. `gives_up`: messages that wait in
     line give up. `replaces`: a newer message replaces the one that waits. `queues`: with 2, the first task is
     in another queue than the others. `asleep`: no worker ever comes to that queue. `dear`: the first task
-    costs two units, the others one.
+    costs two units, the others one. `supersedes`: as `replaces`, and a running body may stop for a newer one.
+    `revocations`: a message that waits in line is revoked.
     """
 
     name: str = field(compare=False)
@@ -129,13 +137,15 @@ class Setting:
     queues: int = 1
     asleep: bool = False
     dear: bool = False
+    supersedes: bool = False
+    revocations: int = 0
     offers_in_line: int = OFFERS_IN_LINE
     offers_aside: int = OFFERS_ASIDE
 
     @property
     def offers_matter(self) -> int:
         """The number up to which offers are counted. 0: no world has so many that they matter."""
-        if self.queues > 1:  # it matters whether there was one
+        if self.queues > 1 or self.supersedes:  # it matters whether there was one
             return 2
         return 0 if self.offers_in_line == OFFERS_IN_LINE else self.offers_in_line + self.offers_aside
 
@@ -207,6 +217,7 @@ class Fate(NamedTuple):
     lost its connection before it had asked, so its own redelivery may come first and finish; the store cannot
     tell the first one from a new message then, and plain Celery runs both. `expired`: a worker ends it
     without its body. `skipped`: a worker has ended it without its body, since its wait was over.
+    `superseded`: the retry of a run that a newer one has superseded.
     """
 
     owed: bool = True
@@ -217,6 +228,7 @@ class Fate(NamedTuple):
     overtaken: bool = False
     expired: bool = False
     skipped: bool = False
+    superseded: bool = False
 
 
 CLOSED = Fate(owed=False, entered=True, excused=True, waited=True, closed=True)
@@ -233,6 +245,7 @@ class Budget(NamedTuple):
     lost_replies: int
     outages: int
     kills: int
+    revocations: int
 
 
 class World(NamedTuple):
@@ -321,7 +334,7 @@ class Model:
         if sum(lease.cost for lease in world.store.holders if not lease.lapsed) > self.setting.limit:
             raise Violation(f"more than {self.setting.limit} unexpired holders")
         held = {lease.id for lease in world.store.holders} if self.setting.outages else unexpired
-        running = [slot for slot in world.slots if slot.phase == RUNNING and not slot.paused]
+        running = [slot for slot in world.slots if slot.phase in (RUNNING, TOLD) and not slot.paused]
         for slot in running:
             if not (slot.owns and self._id(slot) in held):
                 raise Violation(f"{slot.message} runs without a lease, and nobody had let it lapse")
@@ -329,7 +342,9 @@ class Model:
             raise Violation(f"more than {self.setting.limit} bodies")
         in_line = [place for place in world.store.line if place.state == "waiting"]
         behind = in_line[max(self.setting.limit - len(world.store.holders), 0) :]
+        fates = dict(world.fates)
         waiting = [place for place in behind if place.replaceable and place.offered == NOW]
+        waiting = [place for place in waiting if not fates[place.message].expired]
         if len(waiting) > 1:
             raise Violation(f"{waiting[0].id} and {waiting[1].id} both wait to be replaced")
 
@@ -398,6 +413,8 @@ class Model:
             yield from self._body_ends(world, slot, others)
         elif slot.phase == RETRIED:
             yield from self._releases(world, slot, others)
+        elif slot.phase == TOLD:
+            yield from self._stops(world, slot, others)
         elif slot.phase == ENDING:
             yield Move(f"the worker of {slot.message} acknowledges and is free", _world(world, slots=others))
         else:
@@ -406,7 +423,12 @@ class Model:
             yield Move(label, _world(world, slots=others, queue=[*world.queue, *returned]))
 
     def _acquires(self, world: World, slot: Slot, others: list[Slot]) -> Iterator[Move]:
-        if dict(world.fates)[slot.message].expired:
+        fate = dict(world.fates)[slot.message]
+        if fate.superseded and self.protocol.retries_are_superseded:  # it asks for nothing
+            ended = _world(world, slots=[*others, slot._replace(phase=ENDING)])
+            yield Move(f"{slot.message} is skipped", _mark(ended, slot.message, owed=False))
+            return
+        if fate.expired:
             yield from self._revokes(world, slot, others)
             return
         places = [place for place in world.store.line if place.id == self._id(slot)]
@@ -457,6 +479,9 @@ class Model:
                 yield Move("the body of a kills its worker", _mark(killed, "a", excused=True))
             return
         yield from self._releases(world, slot, others)
+        if self.setting.supersedes and (newer := self._newer(world, slot)):
+            told = _world(world, slots=[*others, slot._replace(phase=TOLD)])
+            yield Move(f"{slot.message} is told of {newer}", told, is_progress=False)
         if world.budget.unfinished:
             cut = _mark(_spend(world, "unfinished"), slot.message, excused=True)
             done = not self.protocol.knows_unfinished
@@ -468,13 +493,45 @@ class Model:
             yield Move(label, _world(cut, store=store, slots=[*others, cut_short]), is_progress=False)
         if world.budget.rejections and slot.unacked and not self.setting.early and len(slot.message) == 1:
             yield from self._rejects(world, slot, others)
+        yield from self._retries(world, slot, others)
+
+    def _retries(self, world: World, slot: Slot, others: list[Slot]) -> Iterator[Move]:
         if world.budget.retries and len(slot.message) == 1:
             retry = slot.message + "2"
-            fates = sorted([*world.fates, (retry, Fate())])
+            is_superseded = bool(self.setting.supersedes and self._newer(world, slot))
+            fates = sorted([*world.fates, (retry, Fate(superseded=is_superseded))])
             slots = [*others, slot._replace(phase=RETRIED)]
             queue = [*world.queue, (retry, FRESH)]
             tried = _world(_spend(world, "retries"), slots=slots, queue=queue, fates=fates)
             yield Move(f"{slot.message} publishes its retry {retry}", tried, is_progress=False)
+
+    def _stops(self, world: World, slot: Slot, others: list[Slot]) -> Iterator[Move]:
+        """A body that was told ends; if the newer call is still there, as skipped: `Run.is_superseded_by`."""
+        newer = self._newer(world, slot) if self.protocol.looks_again else "another"
+        if newer and not self._newer_calls(world, slot):
+            raise Violation(f"{slot.message} is skipped, and no newer call waits")
+        for label, ended, is_progress in self._releases(world, slot, others):
+            yield Move(f"{'skipped' if newer else 'failed'}: {label}", ended, is_progress)
+        yield from self._retries(world, slot, others)
+
+    def _newer(self, world: World, slot: Slot) -> str | None:
+        """The newer call that a run is told of: `Snapshot.newer_than`."""
+        _, line = _load(world.store, self._id(slot), self.setting.limit, mine=False)
+        seen = [waiting(replace(it, id=f"{it.id[0]}/{it.id[1:]}"), NOW) for it in line.head[:NAMED]]
+        newer = self.protocol.newer_than(Snapshot(line=tuple(seen)), f"{slot.message[0]}/{slot.message[1:]}")
+        calls = self._newer_calls(world, slot)
+        if newer and newer not in calls:
+            raise Violation(f"{slot.message} is told of {newer}, which is no newer call")
+        may_be_passed = self.setting.queues > 1  # and what was passed is not told of
+        if not (newer or may_be_passed) and any(not place.offers for place in calls.values()):
+            raise Violation(f"{slot.message} is not told of a newer call")
+        return newer
+
+    def _newer_calls(self, world: World, slot: Slot) -> dict[str, Place]:
+        """The calls that have been made after this one, and wait in line for their first run."""
+        fates, calls = dict(world.fates), [it for it in world.store.line if len(it.message) == 1]
+        waiting = [it for it in calls if it.state == "waiting" and not fates[it.message].entered]
+        return {it.message: it for it in waiting if it.message > slot.message[0]}
 
     def _rejects(self, world: World, slot: Slot, others: list[Slot]) -> Iterator[Move]:
         """The body gives its message up, and the broker's queues bring it back: it is to run once more."""
@@ -510,13 +567,13 @@ class Model:
     def _worker_fails(self, world: World, slot: Slot, others: list[Slot]) -> Iterator[Move]:
         if world.budget.crashes:
             crashed = _mark(_spend(_world(world, slots=others), "crashes"), slot.message, excused=True)
-            if slot.unacked and self.setting.recovers and slot.phase in (RUNNING, ENDING, REQUEUEING):
+            if slot.unacked and self.setting.recovers and slot.phase in (RUNNING, TOLD, ENDING, REQUEUEING):
                 crashed = _world(crashed, queue=[*crashed.queue, (slot.message, HIDDEN)])
             elif slot.unacked and not self.setting.early:
                 crashed = self._returns(crashed, slot)
             elif self._celery_loses(crashed, slot):
                 is_last = slot.message not in [other.message for other in others]
-                closed = is_last and slot.phase in (RUNNING, RETRIED)
+                closed = is_last and slot.phase in (RUNNING, TOLD, RETRIED)
                 crashed = _mark(crashed, slot.message, owed=False, closed=closed)
             yield Move(f"the worker of {slot.message} ({slot.phase}) crashes", crashed, is_progress=False)
         if world.budget.lost_acks and slot.unacked:
@@ -531,7 +588,9 @@ class Model:
             yield Move(label, lost, is_progress=False)
 
     def _returned(self, slot: Slot) -> tuple[str, str]:
-        has_ends = self.setting.gives_up or self.setting.replaces  # else its promotion does not matter
+        has_ends = (
+            self.setting.gives_up or self.setting.replaces or self.setting.supersedes
+        )  # else its promotion does not matter
         if has_ends and slot.kind in (PROMOTED, RETURNED):
             return (slot.message, RETURNED)
         return (slot.message, REDELIVERED if self.setting.flags else slot.kind)
@@ -585,6 +644,7 @@ class Model:
                     f"the lease of {lease.id}, whose holder is dead, lapses", _world(world, store=lapsed)
                 )
         yield from self._messages_expire(world)
+        yield from self._messages_are_revoked(world)
         for n, place in enumerate(store.line):
             if place.offered != LATER:
                 continue
@@ -609,6 +669,17 @@ class Model:
                 yield Move(f"{place.id} has waited for long enough", over)
             else:
                 yield Move(f"{place.id} expires in line", _mark(over, place.message, expired=True))
+
+    def _messages_are_revoked(self, world: World) -> Iterator[Move]:
+        for place in world.store.line:
+            fate = dict(world.fates)[place.message]
+            if world.budget.revocations and place.state == "waiting" and len(place.message) == 1:
+                revoked = _mark(_spend(world, "revocations"), place.message, expired=True)
+                yield Move(f"{place.message} is revoked in line", revoked, is_progress=False)
+            is_sought = self.setting.revocations and fate.expired and not world.reaper
+            if is_sought and not self._is_underway(world, place):
+                store, _, wakes = self._ask(world.store, Recall(place.id), mine=False)
+                yield Move(f"a sweep recalls {place.message}", _world(world, store=store, reaper=wakes))
 
     def _is_underway(self, world: World, place: Place) -> bool:
         return (
@@ -675,7 +746,7 @@ class Model:
         if len(message) > 1:
             return {}
         gives_up_in = LATER - NOW if self.setting.gives_up and message != "a" else None
-        return {"gives_up_in": gives_up_in, "replaces": self.setting.replaces}
+        return {"gives_up_in": gives_up_in, "replaces": self.setting.replaces or self.setting.supersedes}
 
     def _forget(self, world: World) -> World:
         """Drop a lease that is gone: it has no owner."""
@@ -768,13 +839,15 @@ class Model:
         if fate.closed:
             raise Violation(f"{slot.message} runs again, though it had waited and has finished")
         if self.setting.ordered:
-            owed = [name for name in world.owed if name < slot.message]
-            gone = [other.message for other in world.slots if other.phase == RUNNING]
+            owed = [name for name in world.owed if name < slot.message and len(name) == 1]
+            gone = [other.message for other in world.slots if other.phase in (RUNNING, TOLD)]
             gone += [place.message for place in world.store.line if place.state == "aside"]
             gone += [id for id, mark in world.store.tombstones if mark.startswith(OVER)]
             earlier = [name for name in owed if name not in gone]
             if len(earlier) >= self.setting.limit:  # each of fewer has a slot that is offered to it
                 raise Violation(f"{slot.message} starts before {earlier[0]}")
+        if fate.superseded:
+            raise Violation(f"{slot.message} runs, though a newer call has superseded its run")
         if fate.skipped and not fate.excused:
             raise Violation(f"{slot.message} runs, though it has ended without its body")
         if fate.entered and not fate.excused:

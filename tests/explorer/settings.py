@@ -6,12 +6,15 @@ Of `SETTINGS`, which `make test` explores, none has more than 20,000 states; `LA
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import Any
 
 from celery_exclusive.core.operations import Acquire, Operation, Stale
 from celery_exclusive.core.records import BEGUN, NEVER, OVER, Document, Line
 from celery_exclusive.core.step import Transition, step
+from celery_exclusive.stores.base import Snapshot
 from tests.explorer.model import MOST_DEATHS, Protocol, Setting
 
+SUPERSEDES: dict[str, Any] = {"supersedes": True, "ordered": True}
 QUICK = (
     Setting("a crash and a slow queue", crashes=1, slow=2),
     Setting("no flags: a crash, an unfinished ending", flags=False, crashes=1, unfinished=1),
@@ -65,6 +68,12 @@ SETTINGS = (
     Setting("two queues: give up, early ack", queues=2, gives_up=True, early=True, tasks=3, slow=1),
     Setting("dear: three tasks, a crash", dear=True, limit=2, tasks=3, workers=3, crashes=1),
     Setting("dear: order, recover, a crash", dear=True, limit=2, tasks=3, workers=3, ordered=True, crashes=1),
+    Setting("supersede: a crash, a slow queue", **SUPERSEDES, crashes=1, slow=1),
+    Setting("supersede: early ack, a crash", **SUPERSEDES, early=True, tasks=3, crashes=1),
+    Setting("supersede: give up, a slow queue", **SUPERSEDES, gives_up=True, tasks=3, slow=1),
+    Setting("supersede: one is revoked, a slow queue", **SUPERSEDES, tasks=3, revocations=1, slow=1),
+    Setting("supersede: recover, a retry, a crash", **SUPERSEDES, recovers=True, retries=1, crashes=1),
+    Setting("supersede: two queues", **SUPERSEDES, queues=2, tasks=3, slow=1),
     Setting(
         "every head steps aside: a crash, a slow queue", offers_in_line=1, offers_aside=5, crashes=1, slow=1
     ),
@@ -107,6 +116,10 @@ LARGE = (
     Setting("limit 2", tasks=3, workers=3, limit=2, crashes=1, lost_acks=1),
     Setting("aside", offers_in_line=1, offers_aside=6, crashes=1, lost_acks=1, unfinished=1, slow=1),
     Setting("three tasks in two queues", queues=2, tasks=3, crashes=1, slow=1),
+    Setting("supersede: all end", **SUPERSEDES, tasks=3, gives_up=True, revocations=1, crashes=1),
+    Setting("supersede: give up, a retry", **SUPERSEDES, gives_up=True, retries=1, crashes=1),
+    Setting("supersede: two queues, recover", **SUPERSEDES, queues=2, recovers=True, crashes=1, slow=1),
+    Setting("supersede: replies, pauses", **SUPERSEDES, tasks=3, lost_replies=1, lost_acks=1, pauses=1),
     Setting("three aside", tasks=3, offers_in_line=1, offers_aside=5, crashes=1, slow=1),
 )
 
@@ -195,6 +208,21 @@ def _ends_twice(document: Document, line: Line, operation: Operation, now: int) 
     return step(document, line, operation, now)
 
 
+def _what_has_begun_is_newer(snapshot: Snapshot, id: str) -> str | None:
+    line = tuple(replace(it, is_replaceable=True) for it in snapshot.line)
+    return Snapshot.newer_than(replace(snapshot, line=line), id)
+
+
+def _what_was_passed_is_newer(document: Document, line: Line, operation: Operation, now: int) -> Transition:
+    transition = step(document, line, operation, now)
+    before = {entry.id for entry in (*line.head, *line.aside) if entry.replaceable}
+    entries = (
+        replace(entry, replaceable=entry.replaceable or (entry.id in before and entry.state == "waiting"))
+        for entry in transition.entries
+    )
+    return replace(transition, entries=tuple(entries))
+
+
 def _no_cost(document: Document, line: Line, operation: Operation, now: int) -> Transition:
     holders = tuple(replace(holder, cost=1) for holder in document.holders)
     return step(replace(document, holders=holders), line, operation, now)
@@ -281,6 +309,22 @@ CONTROLS = {
     "the line does not know its queues": (
         Setting("order: a queue without a worker", ordered=True, queues=2, asleep=True, slow=1),
         Protocol(knows_queues=False),
+    ),
+    "what has begun counts as a newer call": (
+        Setting("supersede: a retry", **SUPERSEDES, retries=1),
+        Protocol(newer_than=_what_has_begun_is_newer),
+    ),
+    "a call that others have passed counts as newer than they are": (
+        Setting("supersede: two queues", **SUPERSEDES, queues=2, slow=1),
+        Protocol(_what_was_passed_is_newer),
+    ),
+    "a body that was told does not look whether the newer call is still there": (
+        Setting("supersede: give up", **SUPERSEDES, gives_up=True),
+        Protocol(looks_again=False),
+    ),
+    "the retry of a superseded run runs": (
+        Setting("supersede: a retry", **SUPERSEDES, retries=1),
+        Protocol(retries_are_superseded=False),
     ),
     "any token will do": (Setting("a lost connection", lost_acks=1), Protocol(_any_token)),
     "nobody is woken": (Setting("no fault at all"), Protocol(_no_offer)),

@@ -46,6 +46,19 @@ class EndPromises(Subject):
         assert not key.park("c", replaces=True).wake
         assert [waiting.is_replaceable for waiting in key.inspect().line] == [False, True]
 
+    def test_a_message_that_another_has_passed_is_no_newer_call_and_is_not_replaced(self) -> None:
+        key = self.key()
+        key.needs_line()
+        key.hold("a/1")
+        key.park("b/1", message=b"the message", replaces=True)
+        (wake,) = key.release("a/1").wake
+        fence_of(key.acquire("c/1", order="any"))
+        assert key.inspect().newer_than("c/1") is None, "b has an offer"
+        assert isinstance(key.follow(wake).answer, Parked)
+        assert key.inspect().newer_than("c/1") is None
+        assert not key.park("d/1", replaces=True).wake
+        assert key.inspect().newer_than("c/1") == "d"
+
     def test_the_copy_that_ends_a_wait_gets_the_same_answer_again_and_other_copies_are_stale(self) -> None:
         key = self.key()
         key.needs_line()

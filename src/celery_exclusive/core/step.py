@@ -478,6 +478,8 @@ class _Step(CallSteps):
         """
         if not entry.gives_up:
             entry = replace(entry, deadline=self._deadline_of(op))
+        if entry.offers:  # newer calls may have passed it: it is none to these
+            entry = replace(entry, replaceable=False)
         if entry.state == "aside" or entry.part != op.part:
             return self._in_part(entry, op)
         if entry.state == "waiting" and not self.part_lets(op.part, op.cost):

@@ -140,9 +140,12 @@ class Snapshot:
         return is_open and len(self.holders) + self.others + terms.extra < most
 
     def newer_than(self, id: str) -> str | None:
-        """Return the newest call that waits to take the place of this run. None: no such call waits."""
-        newer = [task_id(it.id) for it in self.line if it.is_replaceable and task_id(it.id) != task_id(id)]
-        return newer[-1] if newer else None
+        """Return the newest call that waits to take the place of this run. None: no such call waits.
+
+        A call that was offered a slot may be older than the run, which has passed it then.
+        """
+        newer = [task_id(it.id) for it in self.line if it.is_replaceable and not it.offers]
+        return next((it for it in reversed(newer) if it != task_id(id)), None)
 
     @property
     def as_answer(self) -> Held:

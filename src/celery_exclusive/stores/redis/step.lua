@@ -189,6 +189,7 @@ function verbs.acquire()
     put(entry or add_entry(next_number()), BEHIND, 0, op.order == 'published' and KEEPS_PLACE or 0)
   else
     if entry and not entry.gives_up then set_deadline(entry, deadline_of(entry)) end
+    if entry and entry.offers > 0 then entry.replaceable = false end -- newer calls may have passed it
     note_queue()
     local state = entry and entry.state
     if not entry then
