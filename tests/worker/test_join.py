@@ -16,6 +16,7 @@ from tests.worker.lab import Lab
 from tests.worker.message import consume
 from tests.worker.stage import RABBITS, Stage, on_stages
 from tests.worker.test_unique import DEADLINE, ONCE, SHOP, hold
+from tests.worker.versions import needs_celery
 
 pytestmark = pytest.mark.promise(
     "A duplicate in a canvas waits for the task with its key, in no slot, and ends as that has: with its "
@@ -24,7 +25,13 @@ pytestmark = pytest.mark.promise(
 )
 EVERYWHERE = on_stages("prefork", "threads", brokers=("redis", "rabbitmq"), lates=(True,))
 PLACES = pytest.mark.parametrize(
-    "place", ["redis", "redis-sqlite", pytest.param("rabbitmq-postgres", marks=RABBITS[1])]
+    "place",
+    [
+        "redis",
+        "redis-sqlite",
+        pytest.param("redis-memcached", marks=needs_celery("5.7", "pymemcache reads its results")),
+        pytest.param("rabbitmq-postgres", marks=RABBITS[1]),
+    ],
 )
 EARLY = on_stages("prefork", brokers=("redis",), lates=(False,))
 
@@ -37,6 +44,8 @@ def make_place(place: str, request: pytest.FixtureRequest, tmp_path: Path) -> Ca
         conf: dict[str, Any] = {"module": SHOP, "task_acks_late": True, "task_reject_on_worker_lost": True}
         if place == "redis-sqlite":
             conf["exclusive_store"] = f"sqlite:///{tmp_path}/locks.db"
+        if place == "redis-memcached":  # its results alone
+            conf["result_backend"] = f"cache+{request.getfixturevalue('memcached_url')}/"
         if place == "rabbitmq-postgres":
             url = request.getfixturevalue("postgres_url")
             results = url.replace("postgresql://", "db+postgresql+psycopg://")
