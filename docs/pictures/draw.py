@@ -10,6 +10,7 @@ POLICIES = {
     "wait": ("Exclusive()", "each call runs"),
     "skip": ('on_conflict="skip"', "one call runs"),
     "latest": ('on_conflict="latest"', "the newest call waits"),
+    "supersede": ('on_conflict="supersede"', "and the running one stops"),
     "unique": ("Unique()", "the call is not sent again"),
     "debounce": ("Debounce(wait=2)", "a burst of calls runs once"),
 }
@@ -73,6 +74,9 @@ def call(time: Time, y: int, number: int, events: Events) -> str:
         case "runs":
             waits = line(sent + 6, middle, time.x(at["start"]), middle, "wait")
             return dot + waits + time.bar("run", at["start"], at["end"], y, f"call {number}")
+        case "is superseded":
+            stops = cross(time.x(at["superseded"]) + 12, middle, "stops for call 3")
+            return dot + time.bar("run", at["start"], at["superseded"], y, f"call {number}") + stops
         case "is replaced":
             waits = line(sent + 6, middle, time.x(at["replaced"]) - 8, middle, "wait")
             return dot + waits + cross(time.x(at["replaced"]), middle, "replaced by call 3")
@@ -91,6 +95,8 @@ def of_call(events: dict[str, Events], policy: str, number: int) -> Events:
 def fate(events: Events) -> str:
     """Return what becomes of a call."""
     found = {event.get("kind") or event["what"] for event in events}
+    if "superseded" in found:
+        return "is superseded"
     if "start" in found:
         return "runs"
     if "replaced" in found:

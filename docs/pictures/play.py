@@ -44,6 +44,7 @@ def policies(folder: Path, url: str) -> dict[str, list[Event]]:
                 lab.journal.write("answered", tag=tag, outcome=call.outcome)
                 tags.setdefault(call.id, tag)
             lab.journal.wait_for("start", len(POLICIES) - 1)  # before another call can overtake one of these
+        lab.open(*(f"supersede {number}" for number in (1, 2, 3)))
         lab.journal.wait_for("end", tag="wait 3")
         worker.stop()  # after it has acknowledged all messages, else workers of the next picture get them
         events = [{"tag": tags.get(event.get("id", "")), **event} for event in lab.journal.events()]

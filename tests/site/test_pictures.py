@@ -18,6 +18,7 @@ FATES = {
     "wait": ["runs", "runs", "runs"],
     "skip": ["runs", "is skipped", "is skipped"],
     "latest": ["runs", "is replaced", "runs"],
+    "supersede": ["is superseded", "is replaced", "runs"],
     "unique": ["runs", "is not sent", "is not sent"],
     "debounce": ["gives way to a newer call", "gives way to a newer call", "runs"],
 }

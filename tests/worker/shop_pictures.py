@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import time
+
 from celery import Task
 
 from celery_exclusive import Debounce, Exclusive, Unique
 from celery_exclusive.signals import LockOutcome, lock_outcome
-from tests.worker.shop import act, app, journal, task
+from tests.worker.shop import act, app, doors, journal, noted, task
 
 __all__ = ["app"]
 
@@ -29,6 +31,16 @@ def skip(self: Task, key: str, tag: str, seconds: float) -> None:
 @task(exclusive=Exclusive("key", on_conflict="latest"))
 def latest(self: Task, key: str, tag: str, seconds: float) -> None:
     act(self, key, tag, seconds=seconds)
+
+
+@task(exclusive=Exclusive("key", on_conflict="supersede"))
+def supersede(self: Task, key: str, tag: str, seconds: float) -> None:
+    """Look for a newer call when the last one was made."""
+    noted("start", self, tag)
+    doors.blpop([f"door:{tag}"], timeout=100)
+    self.lease.check()
+    time.sleep(seconds)
+    noted("end", self, tag)
 
 
 @task(unique=Unique("key"))
