@@ -35,7 +35,7 @@ WORLDS = [
     "replacements, crashes, lost replies, failed sends, a store that is away for longer than a lease "
     "lasts, or loses its data",
     figure=(
-        "78 settings, 495,000 states, none bad. Of the larger ones, a retry and a crash of a task with "
+        "80 settings, 501,000 states, none bad. Of the larger ones, a retry and a crash of a task with "
         "`recover`: 52,998, two such calls whose store is away: 42,109; the same with `unique=` alone, "
         "with a copy: 291,591, and 28,537"
     ),
@@ -66,7 +66,7 @@ def test_without_a_planted_fault_no_promise_is_broken(setting: Setting):
     broke=(
         "a duplicate dropped, a retry that does not take its lease over, a key taken over from a run, an "
         "offer for one key that counts at the other, a duplicate that runs, fails or ends twice in place of "
-        "joining, and others"
+        "joining, the retry of a superseded run that runs, and others"
     ),
     command="python -m tests.explorer",
 )

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
+from celery_exclusive.core.claim import task_id
 from celery_exclusive.core.endings import lease_that_keeps_message
 from celery_exclusive.core.operations import Applied, Granted
 from celery_exclusive.core.publishing import Sending
@@ -33,9 +34,12 @@ def body(model: Model, world: World, slot: Slot) -> Iterator[Move]:
             yield Move(f"{label}, and its message is to come again", after, False)
     for how, budget in _PUBLICATIONS.items():
         if world.may(budget):
+            message = _next(world, slot, how)
+            if message.is_retry and model.setting.on_conflict == "supersede":
+                message = message._replace(superseded_by=_newer_call(world, slot))
             keeps = how == "retry" and model.setting.keeps and slot.has_lock and not slot.hand_over
-            phase: Phase = "keep" if keeps else "publish"
-            publishes = slot._replace(phase=phase, next=(how, _next(world, slot, how)))
+            phase: Phase = "keep" if keeps and not message.superseded_by else "publish"
+            publishes = slot._replace(phase=phase, next=(how, message))
             yield Move(f"{slot.id} is to publish: {how}", world.spend(budget).put(slot, publishes), False)
 
 
@@ -46,6 +50,13 @@ _PUBLICATIONS: dict[Publication, str] = {
     "inner": "inner",
     "inner member": "inner_members",
 }
+
+
+def _newer_call(world: World, slot: Slot) -> str:
+    """The task that is to supersede this run: `stores.base.Snapshot.newer_than`."""
+    line, own = world.store.key(LOCK).line, slot.copy.message.task
+    newer = [task_id(it.id) for it in line if it.replaceable and not it.was_offered and it.state == "waiting"]
+    return next((task for task in reversed(newer) if task != own), "")
 
 
 def _next(world: World, slot: Slot, how: Publication) -> Message:

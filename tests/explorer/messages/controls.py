@@ -35,7 +35,7 @@ from celery_exclusive.core.step import Transition
 from tests.explorer.explore import Explored, search
 from tests.explorer.messages import joining, plans, slots
 from tests.explorer.messages.model import Model
-from tests.explorer.messages.settings import KEEPS, setting
+from tests.explorer.messages.settings import KEEPS, SUPERSEDE, setting
 from tests.explorer.messages.store import LOCK, MUCH_LATER, NOW
 from tests.explorer.messages.world import LOST, Setting, Slot
 
@@ -173,6 +173,11 @@ def _released(call: Any, running_ttl: int) -> Any:
 
 def _dropped(delivery: Delivery, outcome: Admission) -> Admission:
     return replace(outcome, kind="drop") if delivery.duplicate_of else outcome
+
+
+def _keeps_key_of_superseded(_: Delivery, outcome: Admission) -> Admission:
+    is_superseded = outcome.reason == "superseded"
+    return replace(outcome, may_hold_unique=outcome.may_hold_unique and not is_superseded)
 
 
 def _newcomer(delivery: Delivery) -> Delivery:
@@ -529,6 +534,16 @@ CONTROLS: Mapping[str, Control] = {
         setting("a kept lock until started", until="started", retries=1, **KEEPS),
         "runs between the attempts of a",
         ((admission, "_is_held_for", lambda *_: False),),
+    ),
+    "the retry of a superseded run is a retry like any other": Control(
+        setting("supersede: a retry", retries=1, **SUPERSEDE),
+        "or is to end, without its body",
+        (_facts(lambda delivery: replace(delivery, superseded_by=None)),),
+    ),
+    "the retry of a superseded run keeps the unique key": Control(
+        setting("supersede: a retry", retries=1, **SUPERSEDE),
+        "not all ends well",
+        (_outcome(_keeps_key_of_superseded),),
     ),
     "a retry that is revoked keeps the lock": Control(
         setting("a kept lock: a retry is revoked", retries=1, revocations=1, **KEEPS),

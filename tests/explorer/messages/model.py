@@ -126,8 +126,8 @@ class Model:
         fate = world.fate(slot.id)
         if fate.has_begun and not (fate.is_excused or fate.has_handed_over):
             raise Violation(f"{slot.id} runs a second time by our own doing")
-        if fate.is_over and not fate.is_excused:
-            raise Violation(f"{slot.id} runs, though it has ended without its body")
+        if (fate.is_over and not fate.is_excused) or slot.copy.message.superseded_by:
+            raise Violation(f"{slot.id} runs, though it has ended, or is to end, without its body")
         is_known = slot.copy.is_back and self.setting.flags and not (fate.is_overtaken or slot.is_paused)
         if fate.is_closed and is_known:
             raise Violation(f"{slot.id} runs again, though it has finished")

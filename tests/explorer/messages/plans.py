@@ -106,6 +106,7 @@ class Plans:
             follows=message.follows or None,
             is_awaited=message.is_awaited,
             keeps_lock=message.keeps_lock,
+            superseded_by=message.superseded_by or None,
         )
 
     def joins(self, slot: Slot) -> bool:

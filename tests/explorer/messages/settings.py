@@ -14,6 +14,7 @@ def setting(name: str, **given: Any) -> Setting:
 
 
 KEEPS: dict[str, Any] = {"exclusive": True, "keeps": True}
+SUPERSEDE: dict[str, Any] = {"calls": "ab'", "exclusive": True, "on_conflict": "supersede"}
 SETTINGS = (
     setting("a crash, a second delivery", crashes=1, repeats=1),
     setting("two keys: a crash", exclusive=True, crashes=1),
@@ -86,6 +87,8 @@ SETTINGS = (
     setting(
         "latest, early ack", calls="ab'c", until="started", exclusive=True, on_conflict="latest", late=False
     ),
+    setting("supersede: a retry", retries=1, **SUPERSEDE),
+    setting("supersede: a kept lock, a retry", keeps=True, retries=1, **SUPERSEDE),
     setting("until started, two keys: a crash", until="started", exclusive=True, crashes=1),
     setting("a period, two keys: a crash", until="period", exclusive=True, crashes=1),
     setting("early ack: a crash, a second delivery, a slow queue", late=False, crashes=1, repeats=1, slow=1),
@@ -204,6 +207,8 @@ LARGE = (
     setting("large: join: the next step, a crash", calls="AB", steps=1, crashes=1, joins=True),
     setting("large: join: a slow queue, a second delivery", calls="aB", slow=1, repeats=1, joins=True),
     setting("large: join: recover: a crash", calls="aB", recovers=True, crashes=1, joins=True),
+    setting("supersede: a retry, a second delivery", retries=1, repeats=1, **SUPERSEDE),
+    setting("supersede: a kept lock: a retry, a crash", keeps=True, retries=1, crashes=1, **SUPERSEDE),
     setting("give up: a crash", exclusive=True, gives_up=True, crashes=1),
     setting("give up: a second delivery, a slow queue", exclusive=True, gives_up=True, repeats=1, slow=1),
     setting(

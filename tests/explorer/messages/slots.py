@@ -142,6 +142,8 @@ def _settle(model: Model, world: World, at: World, slot: Slot, outcome: Admissio
         return world.put(slot, begun._replace(copy=copy, phase="join", after=outcome.existing_id))
     if outcome.ends_wait and outcome.kind in ("skip", "fail"):
         return model.ends_wait(world, slot).put(slot, begun._replace(phase="over", ends_wait=True))
+    if outcome.reason == "superseded":
+        return world.put(slot, begun._replace(phase="over"))
     if outcome.kind in ("skip", "fail"):
         joining.fails(model, slot, outcome.existing_id)
         if not slot.copy.message.duplicate_of:

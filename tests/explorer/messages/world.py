@@ -48,7 +48,8 @@ LOST = "lost"
 class Message(NamedTuple):
     """The header of a message. `number` stands for its publish id, `follows` is the id of a run.
 
-    `keeps_lock`: its run may have left the lock to it, its retry.
+    `keeps_lock`: its run may have left the lock to it, its retry. `superseded_by`: the task for which it does
+    not run, a retry.
     `parent` is the task whose end, or whose own body, has published it. `is_awaited`: a member of a canvas.
     """
 
@@ -62,6 +63,7 @@ class Message(NamedTuple):
     follows: str = ""
     is_awaited: bool = False
     keeps_lock: bool = False
+    superseded_by: str = ""
 
     @property
     def goes_on(self) -> bool:
