@@ -19,7 +19,7 @@ POLICIES: dict[str, dict[str, Any]] = {
         "exclusive": ARRIVED.replace(give_up_after=3, on_give_up="skip")
     },
     'Exclusive(on_conflict="latest")': {"exclusive": ARRIVED.replace(on_conflict="latest")},
-    'Exclusive(on_conflict="supersede")': {"exclusive": ARRIVED.replace(on_conflict="supersede")},
+    'Exclusive(on_conflict="supersede")': {"exclusive": Exclusive("key", on_conflict="supersede")},
     'Exclusive(on_conflict="skip")': {"exclusive": Exclusive("key", on_conflict="skip")},
     'Exclusive(on_conflict="raise")': {"exclusive": Exclusive("key", on_conflict="raise")},
     'Exclusive(on_conflict="reschedule")': {"exclusive": Exclusive("key", on_conflict="reschedule")},

@@ -56,9 +56,10 @@ class Case:
         self.chord = chord([self.task.si(policy), following.si(1)])(following.s())
         is_replaced = "latest" in policy or "supersede" in policy
         self.ends_later = "give_up" in policy or is_replaced
-        if is_replaced:
+        if "latest" in policy:  # with "supersede" they are in line when they are published
             for id in (self.result.id, self.chain.parent.id, self.chord.parent.results[0].id):
                 worker.wait_for_log(f"[{id}] parked")
+        if is_replaced:
             self.task.delay(policy)
         self.line = eventually(self._look, f"a line about {policy}")
         self.waits = "] parked" in self.line or "] rescheduled" in self.line
