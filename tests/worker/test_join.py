@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -37,8 +37,9 @@ EARLY = on_stages("prefork", brokers=("redis",), lates=(False,))
 
 
 @pytest.fixture
-def make_place(place: str, request: pytest.FixtureRequest, tmp_path: Path) -> Callable[[], Lab]:
+def make_place(place: str, request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Callable[[], Lab]]:
     """Makes a lab whose store, broker and results are where the name says, with a worker."""
+    labs = []
 
     def make() -> Lab:
         conf: dict[str, Any] = {"module": SHOP, "task_acks_late": True, "task_reject_on_worker_lost": True}
@@ -55,9 +56,13 @@ def make_place(place: str, request: pytest.FixtureRequest, tmp_path: Path) -> Ca
         else:
             lab = request.getfixturevalue("make_lab")(**conf)
         lab.start_worker("w1", 4)
+        labs.append(lab)
         return lab
 
-    return make
+    yield make
+    if place == "redis-memcached":
+        for lab in labs:
+            lab.app.backend.client.close()
 
 
 def wait_for_line(lab: Lab, key: str, waiting: int) -> None:
