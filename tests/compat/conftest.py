@@ -14,7 +14,7 @@ __all__ = ["make_lab"]
 
 @pytest.fixture
 def start_recipe(make_lab: Callable[..., Lab]) -> Callable[..., Recipe]:
-    """Starts one worker with a module of recipes: `start_recipe("cookbook", pool="threads")`."""
+    """Starts one worker with a module of recipes: `start_recipe("once", pool="threads")`."""
 
     def start(name: str, *, pool: str = "prefork", slots: int = 4, **conf: object) -> Recipe:
         lab = make_lab(module=f"tests.compat.shop_{name}", **conf)

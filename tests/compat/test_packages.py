@@ -13,7 +13,10 @@ from tests.worker.journal import eventually
 StartRecipe = Callable[..., Recipe]
 
 
-@pytest.mark.proves("recipes, timeout")
+@pytest.mark.promise(
+    "A body that outlives the timeout of celery-once stays alone with ours",
+    broke="no lock at all; limit 2; the timeout as a period",
+)
 def test_a_timeout_of_celery_once_lets_a_second_body_in_and_ours_does_not(start_recipe: StartRecipe) -> None:
     recipe = start_recipe("once")
     firsts = {task: recipe.begin(task, f"first {task}") for task in ("printed", "ours")}
@@ -47,7 +50,10 @@ def test_a_killed_worker_locks_a_singleton_for_ever_and_ours_until_its_lease_exp
         assert second.get(timeout=60) == "second"
 
 
-@pytest.mark.proves("recipes, held lock")
+@pytest.mark.promise(
+    "A message by name frees no key with ours, and does with celery-heimdall",
+    broke="limit 2; a release by any caller",
+)
 def test_a_message_by_name_frees_a_key_of_celery_heimdall_and_not_ours(start_recipe: StartRecipe) -> None:
     recipe = start_recipe("heimdall", task_acks_late=True)
     for task, bodies in {"printed": 2, "ours": 1}.items():

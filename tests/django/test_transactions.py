@@ -23,7 +23,6 @@ from django.urls import path
 
 from celery_exclusive import ExclusiveError, LockHeld, OptionError, install
 from celery_exclusive import lock as lock_
-from celery_exclusive.compat.cookbook import memcache_lock
 from celery_exclusive.local import transactions
 from tests.django.databases import configured, postgresql, sqlite
 from tests.postgres import PostgresDatabase
@@ -477,16 +476,6 @@ def test_a_lock_that_ends_in_a_transaction_is_reported_once_for_each_place(
         guard.acquire()
         guard.release()
     assert len(warnings_of(log)) == 2
-
-
-@pytest.mark.proves("lock in a transaction")
-def test_a_recipe_that_ends_in_a_transaction_is_reported_with_the_place_that_uses_it(
-    database: Database, app: Celery, log: pytest.LogCaptureFixture
-) -> None:
-    with transaction.atomic(), memcache_lock("feed", app=app) as acquired:
-        assert acquired
-    (warning,) = warnings_of(log)
-    assert f"({__file__}:" in warning
 
 
 @pytest.mark.proves("lock in a transaction")

@@ -1,4 +1,4 @@
-"""Warns of an option of a recipe whose meaning is another one here."""
+"""Warns of an option of a package whose meaning is another one here."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from celery_exclusive.errors import warn_of_task
 
 
 class CompatWarning(UserWarning):
-    """An option of a recipe means something else here.
+    """An option of a package means something else here.
 
     The text names the task, the option and the new spelling.
 

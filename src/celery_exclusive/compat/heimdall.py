@@ -6,7 +6,7 @@ import inspect
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any, ClassVar, cast
 
-from celery_exclusive.compat.recipe_task import RecipeDuplicate, UniqueRecipeTask, check_names
+from celery_exclusive.compat.recipe_task import RecipeDuplicate, RecipeTask, check_names
 from celery_exclusive.errors import OptionError
 from celery_exclusive.options.declared import Unique
 
@@ -45,7 +45,7 @@ class AlreadyQueuedError(RecipeDuplicate):
         return cls(remaining, duplicate.holder, str(duplicate), duplicate.key)
 
 
-class HeimdallTask(UniqueRecipeTask):
+class HeimdallTask(RecipeTask):
     """A base of tasks that are not queued twice.
 
     Example:

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from hashlib import blake2b
 from typing import TYPE_CHECKING, Any, ClassVar, cast
 
-from celery_exclusive.compat.recipe_task import RecipeDuplicate, UniqueRecipeTask, check_names
+from celery_exclusive.compat.recipe_task import RecipeDuplicate, RecipeTask, check_names
 from celery_exclusive.errors import OptionError
 from celery_exclusive.options.canonical import Refused, digest, scalar, unwrap, utf8
 from celery_exclusive.options.declared import Unique
@@ -40,7 +40,7 @@ class AlreadyQueued(RecipeDuplicate):
         return cls(remaining, str(duplicate), duplicate.key, duplicate.holder)
 
 
-class QueueOnce(UniqueRecipeTask):
+class QueueOnce(RecipeTask):
     """A base of tasks that are not queued twice.
 
     Example:

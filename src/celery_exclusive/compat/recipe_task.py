@@ -1,4 +1,4 @@
-"""The base of the recipes' task classes, which makes one of our options from a recipe's attributes."""
+"""The base of the packages' task classes, which makes a `unique=` of a package's attributes."""
 
 from __future__ import annotations
 
@@ -15,26 +15,27 @@ from celery_exclusive.seams.celery_app import known_tasks
 if TYPE_CHECKING:
     from typing_extensions import Self
 
-    from celery_exclusive.options.declared import Exclusive, Unique
+    from celery_exclusive.options.declared import Unique
     from celery_exclusive.services import Services
 
 _PACKAGE: Final = __name__.rpartition(".")[0]
 
 
 class RecipeTask(Task):
-    """A task class whose options are written as a recipe has them.
+    """A task class whose options are written as a package has them, and whose duplicates raise its error.
 
-    An `exclusive=` or `unique=` that the task declares itself is kept.
+    A `unique=` that the task declares itself is kept.
     """
 
     abstract = True
     _translated: ClassVar[str | None] = None
     """The name of the task whose option was made from old ones."""
     not_called: ClassVar[Mapping[str, str]] = {}
-    """Methods of the recipe that a subclass may have overridden, each with its replacement."""
+    """Methods of the package that a subclass may have overridden, each with its replacement."""
+    duplicate_error: ClassVar[type[RecipeDuplicate]]
 
     @classmethod
-    def new_option(cls, app: Any) -> tuple[Exclusive | Unique, str] | None:
+    def new_option(cls, app: Any) -> tuple[Unique, str] | None:
         """Return the option of this task, with a text of the changes that it brings. None: no option.
 
         Raises:
@@ -51,7 +52,7 @@ class RecipeTask(Task):
             except OptionError:
                 known_tasks(app).pop(cls.name, None)  # else its next use would succeed
                 raise
-            if found and not cls._declares(found[0].attribute):
+            if found and not cls._declares():
                 cls._translate(*found)
         super().on_bound(app)
 
@@ -62,30 +63,50 @@ class RecipeTask(Task):
                 raise OptionError(f"task {cls.name}: {name} is of no use, since nothing calls it: {instead}")
 
     @classmethod
-    def _declares(cls, attribute: str) -> bool:
-        """Whether the task, or a base of it, has this option by a declaration of its own."""
-        owner = next((base for base in cls.__mro__ if attribute in vars(base)), None)
+    def _declares(cls) -> bool:
+        """Whether the task, or a base of it, has a `unique=` by a declaration of its own."""
+        owner = next((base for base in cls.__mro__ if "unique" in vars(base)), None)
         return owner is not None and "_translated" not in vars(owner)
 
     @classmethod
-    def _translate(cls, option: Exclusive | Unique, changes: str) -> None:
-        setattr(cls, option.attribute, option)
+    def _translate(cls, option: Unique, changes: str) -> None:
+        cls.unique = option  # type: ignore[attr-defined]
         cls._translated = cls.name
         modules = (str(base.__module__) for base in cls.__mro__)  # code from a string has none
         recipe = next(module for module in modules if module.startswith(_PACKAGE))
         spelling = cls.new_spelling(option)
-        report(recipe, f"task {cls.name}: {changes}. Write {option.attribute}={spelling!r}", cls.run)
+        report(recipe, f"task {cls.name}: {changes}. Write unique={spelling!r}", cls.run)
 
     @classmethod
-    def new_spelling(cls, option: Exclusive | Unique) -> Exclusive | Unique:
+    def new_spelling(cls, option: Unique) -> Unique:
         """Return the option as the user should write it."""
         return option
+
+    def apply_async(self, args: Any = None, kwargs: Any = None, *rest: Any, **options: Any) -> Any:
+        is_eager = self.app.conf.task_always_eager
+        try:
+            return super().apply_async(args, kwargs, *rest, **options)
+        except DuplicateTask as duplicate:
+            services: Services = self.app._celery_exclusive
+            if is_eager and duplicate.key != self._unique_key(services, args, kwargs, options):
+                raise  # a duplicate of another task, which the body has published
+            holders = services.store.inspect(duplicate.key).holders
+            remaining = holders[0].remaining / SECOND if holders else 0
+            raise self.duplicate_error.of(duplicate, remaining) from duplicate
+
+    def _unique_key(
+        self, services: Services, args: Any, kwargs: Any, options: Mapping[str, Any]
+    ) -> str | None:
+        """Return the unique key of a call. None: the call has no unique key."""
+        option = options.get("unique") or services.unique(self)
+        of_message = options.get("headers"), services.key_headers
+        return key_of(self.name, self.run, option, args, kwargs, *of_message) if option else None
 
 
 def check_names(
     task: str, option: str, given: Mapping[str, Any], known: tuple[str, ...], not_used: tuple[str, ...] = ()
 ) -> None:
-    """Raise OptionError if a dict of options has a name that the recipe does not know."""
+    """Raise OptionError if a dict of options has a name that the package does not know."""
     for name in given:
         if name not in known + not_used:
             raise OptionError(
@@ -117,30 +138,3 @@ class RecipeDuplicate(DuplicateTask):
     def of(cls, duplicate: DuplicateTask, remaining: float) -> Self:
         """Return this error for a duplicate, with the seconds left of the holder's lease."""
         raise NotImplementedError
-
-
-class UniqueRecipeTask(RecipeTask):
-    """A recipe whose calls raise an error of its own if they are duplicates."""
-
-    abstract = True
-    duplicate_error: ClassVar[type[RecipeDuplicate]]
-
-    def apply_async(self, args: Any = None, kwargs: Any = None, *rest: Any, **options: Any) -> Any:
-        is_eager = self.app.conf.task_always_eager
-        try:
-            return super().apply_async(args, kwargs, *rest, **options)
-        except DuplicateTask as duplicate:
-            services: Services = self.app._celery_exclusive
-            if is_eager and duplicate.key != self._unique_key(services, args, kwargs, options):
-                raise  # a duplicate of another task, which the body has published
-            holders = services.store.inspect(duplicate.key).holders
-            remaining = holders[0].remaining / SECOND if holders else 0
-            raise self.duplicate_error.of(duplicate, remaining) from duplicate
-
-    def _unique_key(
-        self, services: Services, args: Any, kwargs: Any, options: Mapping[str, Any]
-    ) -> str | None:
-        """Return the unique key of a call. None: the call has no unique key."""
-        option = options.get("unique") or services.unique(self)
-        of_message = options.get("headers"), services.key_headers
-        return key_of(self.name, self.run, option, args, kwargs, *of_message) if option else None

@@ -7,7 +7,7 @@ from difflib import get_close_matches
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from celery_exclusive.compat.changed import report
-from celery_exclusive.compat.recipe_task import RecipeDuplicate, UniqueRecipeTask
+from celery_exclusive.compat.recipe_task import RecipeDuplicate, RecipeTask
 from celery_exclusive.errors import OptionError
 from celery_exclusive.leases.operator_release import queued_keys, release_queued
 from celery_exclusive.options.declared import Unique
@@ -38,7 +38,7 @@ class DuplicateTaskError(RecipeDuplicate):
         return cls(str(duplicate), duplicate.holder, duplicate.key, remaining)
 
 
-class Singleton(UniqueRecipeTask):
+class Singleton(RecipeTask):
     """A base of tasks that are not queued twice: a duplicate returns the AsyncResult of the queued task.
 
     Example:

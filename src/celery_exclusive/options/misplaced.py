@@ -21,7 +21,6 @@ _READERS: Final = {
     "raise_on_duplicate": ("singleton", "Singleton"),
     "lock_expiry": ("singleton", "Singleton"),
     "heimdall": ("heimdall", "HeimdallTask"),
-    "custom_lock_expire": ("unique_task", "UniqueCeleryTask"),
 }
 """The module of ours, and the base class in it, that reads each option of another library."""
 _DICTS: Final = ("once", "heimdall")

@@ -1,4 +1,4 @@
-"""The options of the recipes' task classes: what becomes of them, what is refused, what is told."""
+"""The options of the packages' task classes: what becomes of them, what is refused, what is told."""
 
 from __future__ import annotations
 
@@ -14,15 +14,11 @@ from uuid import UUID
 import pytest
 from celery import Celery, Task, shared_task
 
-from celery_exclusive import DuplicateTask, Exclusive, LockHeld, OptionError, Unique
+from celery_exclusive import DuplicateTask, Exclusive, OptionError, Unique
 from celery_exclusive.compat import CompatWarning
-from celery_exclusive.compat.class_task import Task as ClassTask
 from celery_exclusive.compat.heimdall import AlreadyQueuedError, HeimdallTask
 from celery_exclusive.compat.once import AlreadyQueued, QueueOnce
-from celery_exclusive.compat.single_task import SingleTask
 from celery_exclusive.compat.singleton import DuplicateTaskError, Singleton, clear_locks
-from celery_exclusive.compat.unique_task import UniqueCeleryTask
-from tests.pages import BLOCKS
 
 NAME = "feeds.load"
 
@@ -46,8 +42,7 @@ def declare(app: Celery) -> Iterator[Callable[..., Any]]:
 
 
 @pytest.mark.promise(
-    "Options of old recipes and packages become ours; a declaration of ours is kept; settings of the "
-    "packages are used",
+    "Options of the packages become ours; a declaration of ours is kept; settings of the packages are used",
     name="old options",
     broke="ours overwritten; options of the base",
 )
@@ -75,27 +70,11 @@ def declare(app: Celery) -> Iterator[Callable[..., Any]]:
             Unique(on_conflict="raise", queued_ttl=60),
         ),
         (HeimdallTask, {"heimdall": {"unique": True, "unique_wait_for_expiry": True}}, Unique(period=3600)),
-        (
-            SingleTask,
-            {"TAG": "SYNC {a}"},
-            Exclusive(key="lock_sync {{a}}", on_conflict="skip", skip_result=False),
-        ),
-        (SingleTask, {}, Exclusive(key=f"lock_{NAME}", on_conflict="skip", skip_result=False)),
-        (SingleTask, {"single_run": False}, None),
     ],
 )
 def test_old_options_become_one_of_ours(declare: Callable[..., Any], base: Any, old: Any, new: Any) -> None:
     task = declare(base, **old)
-    assert (getattr(task, "exclusive", None) or getattr(task, "unique", None)) == new
-
-
-@pytest.mark.proves("old options")
-@pytest.mark.parametrize(
-    ("old", "ttl"),
-    [({}, None), ({"LOCK_EXPIRE": 600}, 600), ({"LOCK_EXPIRE": 600, "custom_lock_expire": 60}, 60)],
-)
-def test_a_lock_time_out_becomes_a_ttl(declare: Callable[..., Any], old: Any, ttl: Any) -> None:
-    assert declare(UniqueCeleryTask, **old).exclusive.ttl == ttl
+    assert getattr(task, "unique", None) == new
 
 
 @pytest.mark.proves("old options")
@@ -111,7 +90,7 @@ def test_settings_of_the_packages_are_used(app: Celery, declare: Callable[..., A
 
 
 @pytest.mark.proves("old options")
-@pytest.mark.parametrize("base", [QueueOnce, Singleton, UniqueCeleryTask, SingleTask])
+@pytest.mark.parametrize("base", [QueueOnce, Singleton])
 @pytest.mark.parametrize("declared", [None, "an option"])
 def test_a_declaration_of_ours_is_kept(declare: Callable[..., Any], base: Any, declared: Any) -> None:
     exclusive, unique = declared and Exclusive("n"), declared and Unique("n")
@@ -121,17 +100,17 @@ def test_a_declaration_of_ours_is_kept(declare: Callable[..., Any], base: Any, d
 
 @pytest.mark.proves("old options")
 def test_a_subclass_of_a_task_class_has_options_of_its_own(app: Celery) -> None:
-    class One(SingleTask):
-        name, TAG = "feeds.one", "ONE"
+    class One(Singleton):
+        name, lock_expiry = "feeds.one", 1
 
         def run(self) -> None: ...
 
     class Two(One):
-        name, TAG = "feeds.two", "TWO"
+        name, lock_expiry = "feeds.two", 2
 
     with pytest.warns(CompatWarning) as warned:
-        keys = [app.register_task(task()).exclusive.key for task in (One, Two)]
-    assert keys == ["lock_one", "lock_two"]
+        ttls = [app.register_task(task()).unique.queued_ttl for task in (One, Two)]
+    assert ttls == [1, 2]
     assert {line_of(warning) for warning in warned} == {"def run(self) -> None: ..."}
 
 
@@ -203,12 +182,6 @@ def test_a_method_that_nothing_calls_any_more_is_refused(
             HeimdallTask,
             {"heimdall": {"unique": True, "key": lambda _, kwargs: str(kwargs)}},
             ["unique=Unique(key=lambda url: ...)"],
-        ),
-        (SingleTask, {"TAG": "A"}, ["compat.single_task", "False", "exclusive=Exclusive(key='lock_a'"]),
-        (
-            UniqueCeleryTask,
-            {"custom_lock_expire": 60},
-            ["custom_lock_expire", "exclusive=Exclusive(key=generate_lock_id, ttl=60"],
         ),
     ],
 )
@@ -407,94 +380,6 @@ def test_a_key_of_celery_heimdall_gets_the_arguments_by_place_and_by_name(
     assert task.delay("https://a", n=7).key == task.delay(url="https://a", n=7).key == "u=https://a 7"
 
 
-def test_a_lock_id_names_a_call_whatever_its_form(declare: Callable[..., Any]) -> None:
-    task = declare(UniqueCeleryTask)
-    lock_id = task.generate_lock_id("https://a")
-    assert task.lock_state(url="https://a", n=0).key == f"x={lock_id}"
-    assert task.lock_state("https://b").key != f"x={lock_id}"
-
-
-@pytest.mark.promise(
-    "`generate_lock_id` gets the arguments in the form of the call, as in the recipe: the example of "
-    "[the page](evidence/recipes.md#uniquecelerytask), and one that reads `kwargs`",
-    name="lock ids",
-    broke="by place, with defaults: TypeError, KeyError",
-)
-@pytest.mark.parametrize("args", [(1,), (1, 2)])
-def test_the_lock_id_of_the_page_is_made_of_each_call(app: Celery, args: tuple[int, ...]) -> None:
-    (code,) = (block.code for block in BLOCKS if "generate_lock_id" in block.code)
-    names: dict[str, Any] = {"app": app, "__name__": __name__}
-    exec(code, names)
-    with pytest.warns(CompatWarning):
-        app.finalize()
-    bill = names["bill"]
-    for form in (bill.s(*args), bill.s(1, month=2), bill.s(tenant_id=1)):
-        assert bill.lock_state(*form.args, **form.kwargs).key == f"x={bill.name}&1"
-        assert bill.apply(form.args, form.kwargs).successful()
-
-
-@pytest.mark.proves("lock ids")
-def test_a_lock_id_reads_the_keyword_arguments_of_the_call(app: Celery) -> None:
-    class ByUrl(UniqueCeleryTask):
-        abstract = True
-
-        def generate_lock_id(self, *args: Any, **kwargs: Any) -> str:
-            return f"{len(args)} {kwargs['url']}"
-
-    @app.task(name=NAME, base=ByUrl, shared=False)
-    def load(url: str, n: int = 0) -> None: ...
-
-    with pytest.warns(CompatWarning):
-        app.finalize()
-    assert app.tasks[NAME].lock_state(url="https://a").key == "x=0 https://a"
-    with pytest.raises(OptionError, match=r"key= raised KeyError\. Correct"):
-        app.tasks[NAME].delay("https://a")
-
-
-@pytest.mark.proves("lock ids")
-def test_a_lock_id_that_does_not_accept_a_call_names_the_argument(app: Celery) -> None:
-    class ByUrl(UniqueCeleryTask):
-        abstract = True
-
-        def generate_lock_id(self, url: str) -> str:
-            return url
-
-    @app.task(name=NAME, base=ByUrl, shared=False)
-    def load(url: str, n: int = 0) -> None: ...
-
-    with pytest.warns(CompatWarning):
-        app.finalize()
-    with pytest.raises(OptionError, match=r"key= raised TypeError: .*unexpected keyword argument 'n'\. Corr"):
-        app.tasks[NAME].delay("https://a", n=1)
-
-
-@pytest.mark.proves("lock ids")
-def test_an_argument_without_a_lock_id_is_named(declare: Callable[..., Any]) -> None:
-    with pytest.raises(OptionError, match="argument url is of type object"):
-        declare(UniqueCeleryTask).delay(object())
-
-
-@pytest.mark.proves("calls of the packages")
-def test_a_lock_id_of_bytes_is_released_unless_a_task_holds_it(app: Celery) -> None:
-    class ByUrl(UniqueCeleryTask):
-        abstract = True
-
-        def generate_lock_id(self, *args: Any, **kwargs: Any) -> bytes:
-            return args[0].encode()
-
-    @app.task(name=NAME, base=ByUrl, bind=True, shared=False)
-    def load(self: Any, url: str) -> None:
-        with pytest.raises(LockHeld):
-            self.release_lock(self.generate_lock_id(url))
-        assert self.lock_state(url).is_running
-
-    with pytest.warns(CompatWarning):
-        app.finalize()
-    task: Any = app.tasks[NAME]
-    task.apply(("https://a",)).get()
-    task.release_lock(task.generate_lock_id("https://a"))
-
-
 @pytest.mark.proves("calls of the packages")
 def test_a_key_of_celery_singleton_is_released_by_the_arguments_of_a_call(
     declare: Callable[..., Any],
@@ -517,17 +402,6 @@ def test_clear_locks_releases_the_keys_of_what_has_not_begun(
     assert app.tasks[NAME].delay("https://a").id != first.id
 
 
-def test_a_task_class_of_2010_has_its_logger(app: Celery) -> None:
-    class Import(ClassTask):
-        name = NAME
-        exclusive = Exclusive("url", on_conflict="skip")
-
-        def run(self, url: str, **kwargs: Any) -> str:
-            return str(self.get_logger(**kwargs).name)
-
-    assert app.register_task(Import()).apply(("https://a",), {"loglevel": 1}).get() == NAME
-
-
 @pytest.mark.promise(
     "A leftover option that no base reads is reported, at the line of its task",
     name="leftover options",
@@ -535,7 +409,7 @@ def test_a_task_class_of_2010_has_its_logger(app: Celery) -> None:
 )
 @pytest.mark.parametrize(
     ("option", "value"),
-    [("once", {}), ("unique_on", "url"), ("lock_expiry", 7), ("heimdall", {}), ("custom_lock_expire", 7)],
+    [("once", {}), ("unique_on", "url"), ("lock_expiry", 7), ("heimdall", {})],
 )
 @pytest.mark.parametrize("ours", [{}, {"unique": Unique()}])
 def test_an_option_that_nothing_reads_is_told(app: Celery, option: str, value: Any, ours: Any) -> None:
