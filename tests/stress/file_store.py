@@ -17,7 +17,8 @@ from urllib.parse import urlsplit
 
 from celery_exclusive.core.operations import Acquire, Release, Remove, Renew
 from celery_exclusive.core.records import NEVER
-from celery_exclusive.stores.base import Reply, Snapshot, register
+from celery_exclusive.stores import base
+from celery_exclusive.stores.base import Reply, Snapshot
 from celery_exclusive.stores.memory import MemoryStore
 
 KEPT = ("keys", "epoch", "fence", "version", "reaped")
@@ -74,4 +75,4 @@ class FileStore(MemoryStore):
             new.replace(self._path)
 
 
-register("pickle", FileStore)
+base._factories["pickle"] = FileStore

@@ -12,7 +12,7 @@ from celery.concurrency.thread import TaskPool
 
 from celery_exclusive import Debounce, Exclusive, OptionError, Unique, install
 from celery_exclusive.stores import base
-from celery_exclusive.stores.base import Capabilities, register
+from celery_exclusive.stores.base import Capabilities
 from celery_exclusive.stores.memory import MemoryStore
 from celery_exclusive.worker.checks import refuse_unfit, warnings
 from tests.servers import RedisServer
@@ -275,8 +275,7 @@ def test_results_by_rpc_for_which_duplicates_are_published_are_warned_of(
 
 @pytest.mark.proves("store without lines", "which store, warnings")
 def test_a_store_without_a_line_is_refused_for_tasks_that_wait(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(base, "_factories", dict(base._factories))
-    register("lineless", WithoutLine)
+    monkeypatch.setitem(base._factories, "lineless", WithoutLine)
     app = install(Celery("lineless", broker="memory://", set_as_current=False))
     app.conf.exclusive_store = "lineless://"
     services: Any = app._celery_exclusive  # type: ignore[attr-defined]
@@ -328,8 +327,7 @@ def test_a_starting_worker_refuses_a_broker_with_which_nothing_was_proven_until_
 def test_a_store_without_a_line_that_was_not_named_is_refused_when_the_worker_starts(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(base, "_factories", dict(base._factories))
-    register("lineless", WithoutLine)
+    monkeypatch.setitem(base._factories, "lineless", WithoutLine)
     app = install(Celery("lineless", broker="amqp://", backend="lineless://", set_as_current=False))
     app.task(name="b", shared=False, exclusive=Exclusive())(work)
     with pytest.raises(OptionError, match="lineless:// keeps no line, and task b"):

@@ -9,9 +9,8 @@ from collections.abc import Collection, Iterable
 from dataclasses import dataclass, replace
 from typing import Any, Literal, NamedTuple
 
-from celery_exclusive.core.room import NEVER, NO_LIMIT, NO_TERMS, Rates, Room, Terms
-
-__all__ = ["NEVER", "Document", "Entry", "Holder", "Line", "overdue", "reach"]
+from celery_exclusive.core.room import NEVER as NEVER  # noqa: PLC0414 - others import it from here
+from celery_exclusive.core.room import NO_LIMIT, NO_TERMS, Rates, Room, Terms
 
 SECOND = 1_000_000
 RENEWALS_PER_TTL = 3

@@ -1,12 +1,10 @@
-"""The protocol of all stores, and the registry that finds a store by its URL."""
+"""The protocol of all stores, and which of them a URL means."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass, field, replace
-from functools import cache
 from importlib import import_module
-from importlib.metadata import entry_points
 from typing import NamedTuple, Protocol
 
 from celery_exclusive.brokers import scheme
@@ -25,8 +23,6 @@ from celery_exclusive.core.records import NEVER, NOT_BEGUN, Part
 from celery_exclusive.core.room import NO_TERMS, Terms
 from celery_exclusive.errors import OptionError, did_you_mean, docs_page
 from celery_exclusive.stores.workers import FORGOTTEN_AFTER, WorkerRecord
-
-__all__ = ["Capabilities", "Cursor", "Page", "Store", "Times", "open_store", "register"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -418,7 +414,7 @@ StoreFactory = Callable[..., Store]
 """Makes a store, usually as its class: of a URL, with `prefix`, `offer` and `tombstone_ttl`."""
 KEYS_AT_ONCE = 100
 """The most keys that `states` looks at in one request."""
-_MYSQL_DRIVERS = ("", "+pymysql", "+mysqldb", "+mysqlconnector", "+mariadbconnector", "+asyncmy", "+aiomysql")
+_MYSQL_DRIVERS = ("", "+pymysql", "+mysqldb", "+mysqlconnector", "+mariadbconnector")
 _HEROKU = "postgres"
 """As Heroku spells postgresql."""
 _STORES = {
@@ -439,25 +435,9 @@ _factories: dict[str, str | StoreFactory] = {
 }
 
 
-def register(scheme: str, factory: str | StoreFactory) -> None:
-    """Register a URL scheme for `open_store`.
-
-    A package registers its store by an entry point of the group `celery_exclusive.stores`: an app that uses
-    the store need not import the package.
-
-    Example:
-        register("mystore", "my_package.store:MyStore")
-
-    Parameters:
-        scheme: the text before `://`.
-        factory: a callable, or "module:name" of one, which is imported when it is first used.
-    """
-    _factories[scheme] = factory
-
-
 def knows(url: str) -> bool:
     """Whether a store is registered for this URL's scheme."""
-    return scheme(url) in _factories or scheme(url) in _installed()
+    return scheme(url) in _factories
 
 
 def has_driver(url: str) -> bool:
@@ -535,25 +515,15 @@ def states(store: Store, keys: Collection[str]) -> Iterator[tuple[str, Snapshot]
 def factory_of(url: str) -> StoreFactory:
     """Return the callable that makes the store of a URL."""
     kind = scheme(url)
-    factory = _factories.get(kind) or _installed().get(kind)
+    factory = _factories.get(kind)
     if factory is None:
-        names = {*_factories, *_installed()}
-        shown = [name for name in sorted(names - {_HEROKU}) if "+" not in name or name == "redis+cluster"]
+        shown = [name for name in sorted(_factories.keys() - {_HEROKU}) if "+" not in name or name == "redis+cluster"]
         known = ", ".join(f"{name}://" for name in shown)
-        hint = did_you_mean(kind, names)
+        hint = did_you_mean(kind, _factories)
         what = repr(kind) if kind else "a string that is no URL"
         raise OptionError(f"exclusive_store: no store for {what}{hint} There are {known}")
     if not isinstance(factory, str):
         return factory
     module, _, name = factory.partition(":")
-    try:
-        make: StoreFactory = getattr(import_module(module), name)
-    except (ImportError, AttributeError) as error:
-        raise OptionError(f"exclusive_store: the store of {kind}:// cannot be imported: {error}") from error
+    make: StoreFactory = getattr(import_module(module), name)
     return make
-
-
-@cache
-def _installed() -> dict[str, str]:
-    """Return the stores of other packages. Reading the installed packages takes tens of milliseconds."""
-    return {point.name: point.value for point in entry_points(group="celery_exclusive.stores")}

@@ -56,8 +56,6 @@ from celery_exclusive.stores.base import (
 from celery_exclusive.stores.text import to_bytes
 from celery_exclusive.stores.workers import WorkerRecord
 
-__all__ = ["CLOCK_MARGIN", "Change", "DocumentStore", "Loaded", "page_of_line"]
-
 CLOCK_MARGIN = 60_000_000
 """Microseconds for which a tombstone is kept beyond its life, in case the clock is set back."""
 

@@ -13,8 +13,6 @@ from typing import Final
 from celery_exclusive.core.records import SECOND
 from celery_exclusive.display import printable
 
-__all__ = ["FORGOTTEN_AFTER", "WorkerRecord", "by_number"]
-
 FORGOTTEN_AFTER: Final = 86_400 * SECOND
 """The time for which a store keeps the record of a worker that does not renew it."""
 _LONGEST: Final = 100
