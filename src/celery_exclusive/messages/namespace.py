@@ -93,9 +93,8 @@ def _is_one_broker(services: Services) -> bool:
 
     All of them have to say so: a worker of an earlier owner of the namespace may have been there just now.
     """
-    place, theirs = broker_on_store(services), living_workers(services)
-    names = {worker.broker for worker in theirs if worker.secrets}  # older releases say nothing
-    return place != "" and names == {place}
+    place = broker_on_store(services)
+    return place != "" and {worker.broker for worker in living_workers(services)} == {place}
 
 
 def _refusal(services: Services, broker: str, owner: str) -> str:

@@ -21,7 +21,7 @@ from celery_exclusive.core.operations import (
 )
 from celery_exclusive.core.records import NEVER, NOT_BEGUN, Part
 from celery_exclusive.core.room import NO_TERMS, Terms
-from celery_exclusive.errors import OptionError, did_you_mean, docs_page
+from celery_exclusive.errors import OptionError, did_you_mean
 from celery_exclusive.stores.workers import FORGOTTEN_AFTER, WorkerRecord
 
 
@@ -449,26 +449,6 @@ def has_driver(url: str) -> bool:
     return True
 
 
-def older_version(url: str, names: str) -> str:
-    """Return the warning of a store that has locks of the first version of this library."""
-    return (
-        f"store {url}: it holds locks of an older version of celery-exclusive ({names}), which this one does "
-        "not see: a task of that version and one of this may run at the same time. Let the older workers "
-        "finish the tasks that wait in its lines, then stop them and the older publishers. Its locks expire "
-        "by themselves, its lines do not: only older workers run what waits there"
-    )
-
-
-def newer_version(url: str, names: str) -> str:
-    """Return the warning of a store that has locks in the format of a newer release."""
-    return (
-        f"store {url}: it holds locks of a newer version of celery-exclusive ({names}), which this one does "
-        "not see: a task of that version and one of this may run at the same time, and what waits in its "
-        "lines runs on newer workers alone. Run the newer release, or take its lines along: see "
-        f"{docs_page('how-to/move-store')}"
-    )
-
-
 def open_store(url: str, *, prefix: str = "cx", offer: float = 5.0, tombstone_ttl: float = 600.0) -> Store:
     """Make the store of a URL. It connects when it is first used.
 
@@ -517,8 +497,8 @@ def factory_of(url: str) -> StoreFactory:
     kind = scheme(url)
     factory = _factories.get(kind)
     if factory is None:
-        shown = [name for name in sorted(_factories.keys() - {_HEROKU}) if "+" not in name or name == "redis+cluster"]
-        known = ", ".join(f"{name}://" for name in shown)
+        names = sorted(_factories.keys() - {_HEROKU})
+        known = ", ".join(f"{name}://" for name in names if "+" not in name or name == "redis+cluster")
         hint = did_you_mean(kind, _factories)
         what = repr(kind) if kind else "a string that is no URL"
         raise OptionError(f"exclusive_store: no store for {what}{hint} There are {known}")

@@ -69,7 +69,7 @@ def look_at_neighbours(services: Services, own: WorkerRecord, *, elders: bool = 
     found = dict[str, str]()
     for other in living_workers(services):
         is_elder = (other.since, other.number) < (own.since, own.number)
-        if not other.secrets or (elders and not is_elder):  # older releases say nothing of themselves
+        if elders and not is_elder:
             continue
         if _is_of_other_project(services, own, other):
             _refuse(services, own, other)

@@ -33,8 +33,6 @@ from celery_exclusive.stores.base import (
     Snapshot,
     Times,
     as_repeated,
-    newer_version,
-    older_version,
 )
 from celery_exclusive.stores.redis import address, protocol, scripts
 from celery_exclusive.stores.redis.apply import (
@@ -72,10 +70,6 @@ KEYS_PER_CALL = 500
 """A Redis looks for a task in the holders and lines of so many keys in 2 milliseconds."""
 _LINES_PER_CALL = 500
 """A Redis, which does nothing else meanwhile, counts so many lines in 2 milliseconds."""
-_NAMES_AT_START = 10_000
-"""The most names that are searched for locks of another version: all would take too long."""
-_OTHERS = {1: older_version, 3: newer_version}
-"""The other versions of these names whose locks are looked for: each newer format has the next number."""
 _SHARED = {"fence": "GET", "epoch": "GET", "due": "ZCARD"}
 """The names that all keys share, and a command that fails if another program has overwritten one."""
 _DAMAGE = ("WRONGTYPE", "MALFORMED", "attempt to", "bad argument")
@@ -428,25 +422,10 @@ class RedisStore:
         self.reap(limit=0, every=NEVER)  # raises if the scripts may not run
         if self._replicas:
             self._client.ask("WAIT", 0, 1)  # raises if its user may not
-        warnings = warnings_of(self._client, facts, self.url, self._replicas)
-        for version, warning in _OTHERS.items():
-            if self._has_locks(base := f"{self._prefix}{version}:{{0}}:"):
-                warnings.append(warning(self.url, f"{base}*"))
-        return warnings
+        return warnings_of(self._client, facts, self.url, self._replicas)
 
     def close(self) -> None:
         self._client.close()
-
-    def _has_locks(self, base: str) -> bool:
-        """Whether the database has a heartbeat, a line or leases of another version.
-
-        A user without rights on these names, or a large database, may hide them.
-        """
-        with suppress(StoreUnavailable):
-            ask = self._client.ask
-            _, leases = ask("SCAN", 0, "MATCH", f"{literal(base)}l:*", "COUNT", _NAMES_AT_START)
-            return bool(leases or ask("GET", f"{base}broker") or ask("ZCARD", f"{base}due"))
-        return False
 
     def _check_own_names(self) -> None:
         """Raise if the data that all keys share are damaged."""

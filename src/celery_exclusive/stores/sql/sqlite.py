@@ -151,13 +151,8 @@ class SqliteStore(SqlStore[SqliteTransaction]):
                 tables.refuse_other(self.url, sqlite_tables.version(cursor))
             else:
                 self.refuse_to_make()
-            is_known = are_made and cursor.execute(NAMESPACE, (opened.namespace,)).fetchall()
-            if not (is_known and sqlite_tables.is_stamped(cursor)):
-                try:
-                    sqlite_tables.create(cursor, opened.namespace)
-                except sqlite3.OperationalError as error:
-                    if not (is_known and "readonly" in str(error)):  # only the version is missing
-                        raise
+            if not (are_made and cursor.execute(NAMESPACE, (opened.namespace,)).fetchall()):
+                sqlite_tables.create(cursor, opened.namespace)
         except BaseException:
             opened.close()
             raise

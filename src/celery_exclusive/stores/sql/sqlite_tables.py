@@ -3,38 +3,25 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from contextlib import closing
 from pathlib import Path
 from secrets import token_hex
 
-from celery_exclusive.stores.base import older_version
 from celery_exclusive.stores.sql.statements import ADD_NAMESPACE
-from celery_exclusive.stores.sql.tables import NAMES, TABLES, VERSION, Words, definitions
+from celery_exclusive.stores.sql.tables import NAMES, Words, definitions
 from celery_exclusive.stores.sql.transaction import Cursor, Transaction
 
 _WORDS = Words(name="BLOB", id="BLOB", bytes="BLOB", word="TEXT", text="TEXT", small=" WITHOUT ROWID")
-_NOT_OF_STRANGERS = ("exclusive1_", "sqlite_", "django_migrations")
-_HELD_BY_OLDER = "SELECT 1 FROM exclusive1_lock WHERE namespace = ? AND (ends IS NULL OR ends > ?) LIMIT 1"
+_NOT_OF_STRANGERS = ("sqlite_", "django_migrations")
 
 
 def are_made(cursor: Cursor) -> bool:
-    return set(TABLES) <= set(_names(cursor))
-
-
-def is_stamped(cursor: Cursor) -> bool:
-    return NAMES[-1] in _names(cursor)
+    return set(NAMES) <= set(_names(cursor))
 
 
 def version(cursor: Cursor) -> object:
-    """Return the version of the tables. Those without one are of this version if they have its columns."""
-    if is_stamped(cursor):
-        cursor.execute("SELECT version FROM exclusive2_version")
-        return next((version for (version,) in cursor.fetchall()), None)
-    with closing(type(cursor.connection)(":memory:")) as database:
-        own = database.cursor()
-        for statement in statements():
-            own.execute(statement)
-        return VERSION if _columns(own) == _columns(cursor) else None
+    """Return the version of the tables."""
+    cursor.execute("SELECT version FROM exclusive2_version")
+    return next((version for (version,) in cursor.fetchall()), None)
 
 
 def create(cursor: Cursor, namespace: bytes) -> None:
@@ -52,12 +39,8 @@ def statements() -> list[str]:
 
 
 def warnings(transaction: Transaction, path: Path) -> Iterator[str]:
-    """Yield warnings about the tables of the first version, and of other programs, in the same file."""
-    cursor, names = transaction.cursor, _names(transaction.cursor)
-    if "exclusive1_lock" in names:
-        cursor.execute(_HELD_BY_OLDER, (transaction.namespace, transaction.now))
-        if cursor.fetchall():
-            yield older_version(transaction.url, "tables exclusive1_*")
+    """Yield warnings about tables of other programs in the same file."""
+    names = _names(transaction.cursor)
     strangers = [name for name in names if name not in NAMES and not name.startswith(_NOT_OF_STRANGERS)]
     if strangers:
         yield (
@@ -69,11 +52,3 @@ def warnings(transaction: Transaction, path: Path) -> Iterator[str]:
 def _names(cursor: Cursor) -> list[str]:
     cursor.execute("SELECT name FROM sqlite_master WHERE type = 'table'")
     return [name for (name,) in cursor.fetchall()]
-
-
-def _columns(cursor: Cursor) -> list[list[str]]:
-    columns = list[list[str]]()
-    for name in TABLES:
-        cursor.execute(f"PRAGMA table_info({name})")
-        columns.append([column[1] for column in cursor.fetchall()])
-    return columns
