@@ -85,18 +85,6 @@ def test_a_link_to_a_network_file_system_is_seen_through(
         open_store(f"sqlite:///{tmp_path}/near/locks.db").check()
 
 
-@pytest.mark.skipif(not os.access("/dev/shm", os.W_OK), reason="no file system in memory here")
-def test_a_file_in_memory_is_warned_of() -> None:
-    path = Path(f"/dev/shm/celery-exclusive-{os.getpid()}.db")
-    store = open_store(f"sqlite:///{path}")
-    try:
-        *_, warning = store.check()  # everybody may write there, too
-        assert f"{path} is in the machine's memory" in warning
-    finally:
-        store.close()
-        path.unlink()
-
-
 def test_a_sqlite_url_has_the_forms_of_sqlalchemy(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     for url in ("sqlite:///locks.db", f"sqlite:///{tmp_path}/locks.db", "sqlite:///locks.db?x=1"):

@@ -1,4 +1,4 @@
-"""Who may read and change a file of locks, and what a worker says if too many may."""
+"""Who may read and change a file of locks."""
 
 from __future__ import annotations
 
@@ -69,11 +69,9 @@ def test_a_new_file_behind_a_link_is_of_its_owner_alone(path: Path) -> None:
     try:
         with closing(open_store(f"sqlite:///{link}")) as store:
             take(store, "a")
-            (warning,) = store.check()
     finally:
         os.umask(before)
     assert stat.S_IMODE(path.stat().st_mode) == 0o600
-    assert f"{link} is a symbolic link: name the file itself, {path}" in warning
 
 
 @pytest.mark.proves("SQLite, modes")
@@ -112,44 +110,6 @@ def test_threads_that_make_files_meanwhile_get_the_mode_of_the_process(path: Pat
         thread.join()
         os.umask(before)
     assert found == {0o640}
-
-
-@pytest.mark.promise(
-    "A SQLite file or folder that all users may write, a file of another user, or a link is a warning with "
-    "the fix",
-    name="SQLite, warnings",
-    broke="no warning",
-)
-@pytest.mark.parametrize("what", ["file", "folder", "sticky folder"])
-def test_a_file_or_folder_that_all_users_may_write_is_warned_of_with_the_fix(path: Path, what: str) -> None:
-    with closing(open_store(f"sqlite:///{path}")) as store:
-        take(store, "a")
-        if what == "file":
-            path.chmod(0o666)
-        else:
-            path.parent.chmod(0o1777 if what == "sticky folder" else 0o777)
-        (warning,) = store.check()
-    if what == "file":
-        assert f"exclusive_store: {path} may be written by all users of this machine" in warning
-        assert f"chmod o-w {path}" in warning
-    else:
-        assert f"exclusive_store: all users of this machine may write in {path.parent}" in warning
-        assert "a folder of its own" in warning
-
-
-@pytest.mark.proves("SQLite, warnings")
-@as_root
-def test_a_file_of_another_user_is_warned_of_unless_a_group_shares_it(path: Path) -> None:
-    with closing(open_store(f"sqlite:///{path}")) as store:
-        take(store, "a")
-        os.chown(path, ANNE, GROUP)
-        (warning,) = store.check()
-        assert f"exclusive_store: {path} belongs to another user ({ANNE})" in warning
-        assert "chown" in warning
-        path.chmod(0o660)
-        assert store.check() == [warning], "who starts this worker is not of the group"
-        os.chown(path, 0, GROUP)
-        assert store.check() == []
 
 
 @pytest.mark.proves("SQLite, modes")

@@ -4,12 +4,10 @@ from __future__ import annotations
 
 import os
 import re
-import stat
 from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
-from shlex import quote
 from urllib.parse import parse_qs
 
 from celery_exclusive.errors import OptionError
@@ -55,44 +53,11 @@ class SqliteFile:
             os.close(os.open(os.path.realpath(self.path), os.O_CREAT | os.O_EXCL | os.O_RDWR, 0o600))
 
     def warnings(self) -> Iterator[str]:
-        """Yield warnings for the operator about the place and the rights of the file."""
-        if hasattr(os, "geteuid"):
-            yield from self._exposed()
+        """Yield a warning of a path that means several files."""
         if self.is_relative:
             yield (
                 f"exclusive_store: a relative path, here it means {self.path}; give an absolute one, with "
                 "four slashes, so that a process that runs elsewhere does not keep locks of its own"
-            )
-        if self._file_system() in ("tmpfs", "ramfs"):
-            yield (
-                f"exclusive_store: {self.path} is in the machine's memory, so a restart forgets locks and "
-                "waiting tasks: put it on a disk"
-            )
-
-    def _exposed(self) -> Iterator[str]:
-        """Yield warnings about rights that let other users change locks and messages of waiting tasks."""
-        path, folder, risk = self.path, self.path.parent, "which lets them change locks and waiting tasks"
-        if path.is_symlink():
-            yield (
-                f"exclusive_store: {path} is a symbolic link: name the file itself, "
-                f"{os.path.realpath(path)}, so that no other user can point it elsewhere"
-            )
-        if folder.stat().st_mode & stat.S_IWOTH:
-            yield (
-                f"exclusive_store: all users of this machine may write in {folder}, and put another file in "
-                f"the place of {path.name}: give it a folder of its own"
-            )
-        file = path.stat()
-        is_shared = file.st_mode & stat.S_IWGRP and file.st_gid in (os.getegid(), *os.getgroups())
-        if file.st_mode & stat.S_IWOTH:
-            yield (
-                f"exclusive_store: {path} may be written by all users of this machine, {risk}: "
-                f"chmod o-w {quote(str(path))}"
-            )
-        elif file.st_uid not in (0, os.geteuid()) and not is_shared:
-            yield (
-                f"exclusive_store: {path} belongs to another user ({file.st_uid}), {risk}: chown it, or "
-                "share it with a group of yours (chgrp, chmod g+w)"
             )
 
     def _file_system(self) -> str:
