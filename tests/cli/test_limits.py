@@ -36,7 +36,7 @@ def test_a_limit_that_is_set_is_seen_everywhere(desk: Desk, monkeypatch: pytest.
         assert isinstance(acquire(desk, f"a{number}", rates=((9, 60 * SECOND),)), Granted)
     assert isinstance(acquire(desk, "b", rates=((9, 60 * SECOND),)), Held)
     assert "4 (not 25), 4/9 per 1m00s" in desk.run("ls").stdout
-    record = json.loads(desk.run("show", KEY, "--json").stdout)
+    record = json.loads(desk.run("show", KEY, "--json").stdout)["room"]
     assert record["limit"] == 25
     assert record["override"]["limit"] == 4
     assert record["override"]["reason"] == "an incident"

@@ -146,7 +146,7 @@ def test_show_reads_the_line_page_by_page_and_only_as_far_as_it_shows_it(desk: D
     assert desk.run("show", KEY, "--limit", "251").stdout.splitlines()[-1] == "  and 19,749 more wait"
     assert asked["line"] == 2
     (lock,) = map(json.loads, desk.run("show", KEY, "--json", "--limit", "1").stdout.splitlines())
-    assert ([one["id"] for one in lock["line"]], lock["waiting"]) == (["t0"], LONG)
+    assert ([one["task_id"] for one in lock["line"]], lock["waiting"]) == (["t0"], LONG)
 
 
 @pytest.mark.promise(

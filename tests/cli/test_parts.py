@@ -79,18 +79,15 @@ def test_parts_are_in_the_records_of_json(busy: Desk) -> None:
     record = json.loads(busy.run("show", KEY, "--json").stdout)
     assert (record["waiting"], record["shut"]) == (5, 5)
     assert record["parts"][0] == {
-        "part": "acme",
+        "name": "acme",
         "running": 2,
         "in_line": 0,
         "shut": 4,
         "weight": 3,
-        "limit": 2,
-        "override": None,
-        "opens_in": None,
-        "rates": [],
+        "room": {"limit": 2, "is_known": True, "override": None, "opens_in": None, "rates": []},
     }
     first = record["line"][0]
-    assert (first["id"], first["part"], first["shut"], first["place"]) == ("a2", "acme", True, 0)
+    assert (first["task_id"], first["part"], first["is_shut"], first["place"]) == ("a2", "acme", True, 0)
     (listed,) = busy.run("ls", "--json").stdout.splitlines()
     assert json.loads(listed)["parts"] == record["parts"]
 

@@ -77,7 +77,7 @@ def why(desk: Desk, *words: str, code: int = 0) -> tuple[str | None, str]:
     answer = json.loads(done.stdout)
     assert answer["sentence"].isprintable()
     assert answer["reason"] is None or answer["reason"] in get_args(Reason)
-    assert answer["trouble"] is (code != 0)
+    assert answer["is_trouble"] is (code != 0)
     shown = desk.run("why", "--", *words)
     assert shown.exit_code == code
     step = [f"next: {answer['next_step']}"] * bool(answer["next_step"])

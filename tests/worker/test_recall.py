@@ -119,7 +119,7 @@ def test_a_call_whose_message_was_purged_runs_or_is_revoked(
     lab.start_worker("w1", 2)
     if is_revoked:
         (shown,) = command(lab, "-q", "locks", "ls", "--json").stdout.splitlines()
-        ids = [one["id"] for one in json.loads(shown)["line"]]
+        ids = [one["task_id"] for one in json.loads(shown)["line"]]
         assert command(lab, "control", "revoke", *ids).returncode == 0
         eventually(lambda: lab.waiting("wait", "k") == 0, "an empty line")
     assert lab.send("wait", "k", tag="after", **in_order).get(timeout=60) == "after"

@@ -16,7 +16,7 @@ from celery.bin.base import CLIContext
 
 from celery_exclusive.cli.app import app_services, as_typed
 from celery_exclusive.cli.listing import part_lines, place_line, state_lines, table
-from celery_exclusive.cli.records import answer_record, key_record, waiting_record
+from celery_exclusive.cli.records import record
 from celery_exclusive.errors import StoreUnavailable, UnreadableKey, did_you_mean
 from celery_exclusive.operate.answers import Answer, of_outage
 from celery_exclusive.operate.finding import find_key, keys_that_begin
@@ -91,7 +91,7 @@ def ls(obj: CLIContext, /, prefix: str, task: str, *, watch: bool, as_json: bool
     found = _chosen(services, keys, **chosen)
     first = list(islice(found, 2))
     found = chain(first, found)
-    for line in (json.dumps(key_record(state)) for state in found) if as_json else table(found):
+    for line in (json.dumps(record(state)) for state in found) if as_json else table(found):
         click.echo(line)
     if len(first) == 1 and not as_json:
         for line in part_lines(first[0]):
@@ -116,7 +116,7 @@ def show(obj: CLIContext, key: str, *, limit: int | None, as_json: bool) -> None
         raise UnreadableKey(state.key, state.problem, services.store.url)
     waiting = islice(whole_line_of(services, state.key) if state.all_waiting else (), limit)
     if as_json:
-        click.echo(json.dumps({**key_record(state), "line": [waiting_record(task) for task in waiting]}))
+        click.echo(json.dumps({**record(state), "line": [record(task) for task in waiting]}))
         return
     for line in state_lines(state):
         click.echo(line)
@@ -155,7 +155,7 @@ def why(
     """
     answer = _answer(ctx.obj, subject, args, headers)
     if as_json:
-        click.echo(json.dumps(answer_record(answer)))
+        click.echo(json.dumps(record(answer)))
     else:
         click.echo(answer.sentence)
         if answer.next_step:
