@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import time
 from collections.abc import Callable
-from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
 from secrets import token_hex
@@ -16,19 +15,17 @@ import pytest
 from redis import Redis
 
 from celery_exclusive import Exclusive
-from celery_exclusive.core.operations import Acquire, Release
+from celery_exclusive.core.operations import Release
 from celery_exclusive.core.records import SECOND
 from celery_exclusive.errors import docs_page
 from celery_exclusive.messages.header import HEADER, Header
 from celery_exclusive.messages.stored import StoredMessage
 from celery_exclusive.operate.consumers import Consumers
-from celery_exclusive.stores.base import open_store
 from celery_exclusive.stores.workers import WorkerRecord
 from celery_exclusive.worker.steps import own_record
 from tests.cli.conftest import Desk
 from tests.cli.test_terminal import message
 from tests.servers import RedisServer
-from tests.store.test_redis_user import LINE
 from tests.worker.journal import eventually
 from tests.worker.lab import Lab, command
 
@@ -171,37 +168,6 @@ def test_a_secret_that_some_processes_lack_is_a_warning(make_lab: Callable[..., 
     assert [level for level, *_ in examined(lab, exclusive_secret=secret)["secret"]] == ["ok"]
 
 
-@pytest.mark.promise(
-    "`locks doctor` says as `ok` which tasks with options acknowledge early, and that RabbitMQ may lose "
-    "calls without `confirm_publish`",
-    broke="tasks without options counted, too; the transport options not read: each red",
-)
-def test_settings_that_may_lose_messages_are_told_and_are_no_warning(make_desk: Callable[..., Desk]):
-    def messages(desk: Desk) -> list[str]:
-        found = findings(desk.run("doctor", "--json").stdout)["messages"]
-        assert {level for level, *_ in found} == {"ok"}
-        return [finding for _, finding, _ in found]
-
-    desk = make_desk()
-    assert messages(desk) == ["all tasks with options acknowledge late"]
-
-    def body() -> None: ...
-
-    desk.app.task(name="desk.plain", shared=False)(body)
-    desk.app.task(name="desk.early", shared=False, exclusive=Exclusive())(body)
-    desk.app.task(name="desk.late", shared=False, exclusive=Exclusive(), acks_late=True)(body)
-    (early,) = messages(desk)
-    assert early.startswith("1 task with options acknowledges early (desk.early): ")
-    desk.app.task(name="desk.early too", shared=False, exclusive=Exclusive())(body)
-    (early,) = messages(desk)
-    assert early.startswith("2 tasks with options acknowledge early (desk.early and others): ")
-
-    rabbit = make_desk(broker_url="pyamqp://127.0.0.1:1")
-    assert "confirm_publish" in messages(rabbit)[1]
-    rabbit.app.conf.broker_transport_options = {"confirm_publish": True}
-    assert len(messages(rabbit)) == 1
-
-
 @pytest.mark.proves("locks doctor")
 def test_a_setting_that_cannot_be_read_hides_no_other_finding(make_lab: Callable[..., Lab]):
     found = examined(make_lab(), worker_pool="no_such_pool", code=1)
@@ -219,7 +185,7 @@ def test_all_but_the_store_is_examined_while_the_store_is_down(
     lab = make_lab(exclusive_store=server.url)
     server.kill() if trouble == "down" else server.pause()
     found = examined(lab, code=3)
-    names = {"settings", "messages", "fast parts", "order", "broker", "queues", "results", "store"}
+    names = {"settings", "fast parts", "order", "broker", "queues", "results", "store"}
     assert names == found.keys()
     assert found["store"][0][0] == "problem"
     if trouble == "silent":
@@ -232,30 +198,6 @@ def test_a_broker_that_is_down_hides_no_finding_about_the_store(make_lab: Callab
     assert found["broker"][0][0] == "problem"
     assert found["store"][0][0] == "ok"
     assert "not one Redis database" in found["order"][0][1]
-
-
-@pytest.mark.promise(
-    "`locks doctor` names the other prefixes in the store, and warns of lines there that no worker serves",
-    also="`kit::test_a_store_knows_the_prefixes_under_which_tasks_wait_or_none_but_its_own`",
-    broke="prefixes of the own app alone; those with a worker, too",
-)
-@pytest.mark.parametrize("kind", ["redis", "sqlite"])
-def test_a_line_under_a_prefix_that_no_worker_has_is_a_warning(
-    make_desk: Callable[..., Desk], request: pytest.FixtureRequest, tmp_path: Path, kind: str
-):
-    url = f"sqlite:///{tmp_path}/locks.db" if kind == "sqlite" else request.getfixturevalue(f"{kind}_url")
-    former, served = f"former{token_hex(4)}", f"served{token_hex(4)}"
-    for prefix in (former, served):
-        with closing(open_store(url, prefix=prefix)) as store:
-            for id in "ab":
-                message = b"a message"
-                store.apply("x:k", Acquire(f"{id}/1", "0" * 16, 30 * SECOND, acks_late=True, message=message))
-            if prefix == served:
-                store.keep_namespace("broker", SECOND, WORKER)
-    found = findings(make_desk(exclusive_store=url).run("doctor", "--json").stdout)["prefixes"]
-    warnings = [finding for level, finding, _ in found if level == "warning"]
-    assert [f"1 tasks wait under exclusive_prefix {former}" in warning for warning in warnings] == [True]
-    assert served in found[-1][1]
 
 
 @pytest.mark.promise(
@@ -276,39 +218,6 @@ def test_locks_of_other_packages_are_a_warning(
         ("warning", "there are 1 locks of celery-singleton in Redis"),
     ]
     assert "old locks" not in findings(make_desk().run("doctor", "--json").stdout)
-
-
-@pytest.mark.promise(
-    "`locks doctor` as a user without rights on other prefixes in the store says so as `ok`, and examines "
-    "the rest; if the store goes away meanwhile, it exits with 3",
-    broke="a problem and exit 3, as before; the own prefix not asked again: `ok` without a store",
-)
-def test_a_prefix_that_the_user_may_not_look_at_is_no_problem(
-    make_desk: Callable[..., Desk], start_redis: Callable[..., RedisServer], monkeypatch: pytest.MonkeyPatch
-):
-    server = start_redis()
-    with server.client() as client:
-        client.execute_command(LINE)
-    with closing(open_store(server.url, prefix="other")) as store:
-        for id in "ab":
-            message = b"a message"
-            store.apply("x:k", Acquire(f"{id}/1", "0" * 16, 30 * SECOND, acks_late=True, message=message))
-    desk = make_desk(exclusive_store=server.url.replace("redis://", "redis://locks:PASSWORD@"))
-    done = desk.run("doctor", "--json")
-    found = findings(done.stdout)
-    assert done.exit_code == 1  # no worker sweeps
-    assert [level for level, *_ in found["prefixes"]] == ["ok", "ok"]
-    assert "cannot look at exclusive_prefix other, perhaps of another app: " in found["prefixes"][0][1]
-    assert "ermission" in found["prefixes"][0][1]
-    assert "durability" in found
-
-    def kill_and_open(*_: Any, **__: Any) -> Any:
-        server.kill()
-        return open_store(server.url, prefix="other")
-
-    monkeypatch.setattr("celery_exclusive.operate.doctor.open_store", kill_and_open)
-    done = desk.run("doctor", "--json")
-    assert (done.exit_code, findings(done.stdout)["prefixes"][0][0]) == (3, "problem")
 
 
 @pytest.mark.promise(

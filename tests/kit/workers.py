@@ -6,7 +6,6 @@ from dataclasses import replace
 
 import pytest
 
-from celery_exclusive.core.operations import Acquire
 from celery_exclusive.stores.base import Store
 from celery_exclusive.stores.workers import WorkerRecord
 from tests.kit.subject import LONG, Subject
@@ -79,15 +78,6 @@ class WorkerPromises(Subject):
         store.keep_namespace("broker", LIFE, replace(WORKER, nodename=name))
         ((found,),) = store.workers().values()
         assert found == replace(WORKER, nodename=name[:100])
-
-    def test_a_store_knows_the_prefixes_under_which_tasks_wait_or_none_but_its_own(self) -> None:
-        store, other = self.client(), f"{self.prefix}x"
-        if store.capabilities.line:
-            for id in "ab":
-                acquire = Acquire(f"{id}/1", "0" * 16, LIFE, message=b"a message")
-                self.client(prefix=other).apply("x:k", acquire)
-        found = {*store.prefixes()}
-        assert other in found or found <= {self.prefix}
 
     def store_of_workers(self) -> Store:
         store = self.client()

@@ -5,7 +5,6 @@ from __future__ import annotations
 import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import closing
 from itertools import islice
 from secrets import token_hex
 from shlex import quote
@@ -14,7 +13,7 @@ from typing import TYPE_CHECKING, Final
 
 from celery.concurrency import get_implementation
 
-from celery_exclusive.brokers import broker_urls, family, is_in_one_process
+from celery_exclusive.brokers import is_in_one_process
 from celery_exclusive.core.claim import task_id
 from celery_exclusive.core.records import SECOND
 from celery_exclusive.display import duration, escaped, printable
@@ -33,7 +32,6 @@ from celery_exclusive.operate.states import keys_of, tasks_with_options
 from celery_exclusive.operate.trial import try_lock
 from celery_exclusive.seams import probe
 from celery_exclusive.seams.seam import PARTS
-from celery_exclusive.stores.base import open_store
 from celery_exclusive.stores.workers import FORGOTTEN_AFTER
 from celery_exclusive.worker import checks
 
@@ -57,7 +55,6 @@ def examine(services: Services) -> Iterator[Check]:
     A lock of its own is acquired and released. Nothing else is changed.
     """
     yield from _guarded("settings", _settings, services)
-    yield from _guarded("messages", _messages, services)
     yield from _guarded("fast parts", _parts, services)
     yield from _guarded("order", _order, services)
     yield from (found := list(_guarded("broker", _broker, services)))
@@ -105,25 +102,6 @@ def _settings(services: Services) -> Iterator[Check]:
     if not found:
         have = "1 task has" if count == 1 else f"{count} tasks have"
         yield Check("settings", "ok", f"{have} options, which pool, broker and store can keep")
-
-
-def _messages(services: Services) -> Iterator[Check]:
-    """Say which settings may lose a message. They are a choice, so none of them is a warning."""
-    conf = services.app.conf
-    early = [task.name for task in tasks_with_options(services) if not task.acks_late]
-    if early:
-        name = printable(early[0])
-        who = f"{len(early)} tasks with options acknowledge early ({name} and others)"
-        if not early[1:]:
-            who = f"1 task with options acknowledges early ({name})"
-        text = f"{who}: a run whose worker dies is lost, unless acks_late=True"
-        yield Check("messages", "ok", text)
-    else:
-        yield Check("messages", "ok", "all tasks with options acknowledge late")
-    is_rabbit = any(family(url) == "amqp" for url in broker_urls(conf))
-    if is_rabbit and not (conf.broker_transport_options or {}).get("confirm_publish"):
-        text = "RabbitMQ may lose a call, unless broker_transport_options has confirm_publish"
-        yield Check("messages", "ok", text)
 
 
 def _parts(services: Services) -> Iterator[Check]:
@@ -245,33 +223,6 @@ def _owner(services: Services) -> Iterator[Check]:
     yield Check("owner", "ok", f"no other broker than {broker} keeps exclusive_prefix {prefix}")
 
 
-def _prefixes(services: Services) -> Iterator[Check]:
-    """Look for lines that no worker serves since all processes were given another prefix."""
-    own = services.settings.exclusive_prefix
-    others = sorted({*services.store.prefixes()} - {own})
-    for prefix in others[:_NAMED]:
-        try:
-            count = _left_in(services, prefix)
-        except ExclusiveError as error:
-            services.store.epoch()  # raises if the store is away for this prefix, too
-            text = f"this user cannot look at exclusive_prefix {printable(prefix)}, perhaps of another app"
-            yield Check("prefixes", "ok", f"{text}: {printable(str(error.__context__ or error))}")
-            continue
-        if count:
-            text = f"{count} tasks wait under exclusive_prefix {printable(prefix)}, which no worker has"
-            fix = "if they are tasks of this app, start a worker with it, or see "
-            fix += docs_page("how-to/move-store")
-            yield Check("prefixes", "warning", text, fix)
-    named = ", ".join(map(printable, [own, *others[:_NAMED]])) + " and others" * (len(others) > _NAMED)
-    yield Check("prefixes", "ok", f"the store has locks under exclusive_prefix {named}")
-
-
-def _left_in(services: Services, prefix: str) -> int:
-    """Return how many tasks wait under a prefix that no worker has."""
-    with closing(open_store(services.store_url, prefix=prefix)) as store:
-        return 0 if store.workers() else sum(line.all_waiting for line in store.lines())
-
-
 def _aside(services: Services) -> Iterator[Check]:
     if not (services.store.capabilities.line and services.store.capabilities.listing):
         return
@@ -357,7 +308,6 @@ _OF_STORE: Final = {
     "sweeps": _sweeps,
     "data": _data,
     "owner": _owner,
-    "prefixes": _prefixes,
     "aside": _aside,
     "limits": _limits,
     "durability": _durability,

@@ -338,10 +338,6 @@ class Store(Protocol):
         """Delete the leases and the line of a key, for instance if they are damaged. Its tombstones stay."""
         ...
 
-    def prefixes(self) -> Iterator[str]:
-        """Yield the prefixes under which tasks wait there, perhaps with others, as far as it is known."""
-        ...
-
     def line(self, key: str, after: Cursor | None = None, count: int = TASKS_PER_PAGE) -> Page:
         """Return the tasks that wait for a key, in the order of `Cursor`, with their messages, page by page.
 

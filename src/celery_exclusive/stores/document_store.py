@@ -353,9 +353,6 @@ class DocumentStore(ABC):
     def workers(self, within: int = 0) -> dict[int, list[WorkerRecord]]:  # noqa: ARG002
         return {}
 
-    def prefixes(self) -> Iterator[str]:
-        yield self.prefix
-
     def times(self) -> Times:
         return Times(self.load("").now, None)
 

@@ -37,7 +37,6 @@ from celery_exclusive.stores.redis.store import (
     batches,
     literal,
     names_like,
-    prefixes_of,
     read_sweep,
     time_of,
 )
@@ -189,10 +188,6 @@ class ClusterStore:
 
     def workers(self, within: int = FORGOTTEN_AFTER) -> dict[int, list[WorkerRecord]]:
         return self.buckets[0].workers(within, by=self._nodes.primaries()[0])
-
-    def prefixes(self) -> Iterator[str]:
-        for node in self._nodes.primaries():
-            yield from prefixes_of(node)
 
     def times(self) -> Times:
         """Return the time of one node, and of the last sweep of the bucket that was swept longest ago."""

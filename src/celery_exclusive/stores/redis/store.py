@@ -239,9 +239,6 @@ class RedisStore:
                 return {}
             raise
 
-    def prefixes(self) -> Iterator[str]:
-        yield from prefixes_of(self._client)
-
     def times(self) -> Times:
         swept = self._client.ask("GET", f"{self._base}reaped")
         return Times(int(self.clock() or time_of(self._client)), read_sweep(swept))
@@ -467,12 +464,6 @@ def read_sweep(text: bytes | None) -> int | None:
 
 def _read_time(answer: Sequence[bytes]) -> int:
     return int(answer[0]) * SECOND + int(answer[1])
-
-
-def prefixes_of(server: Server) -> Iterator[str]:
-    """Yield the prefixes under which tasks wait, but for prefixes of the first version."""
-    for name in map(to_text, names_like(server, "*2:{*}:due")):
-        yield name.rpartition("2:{")[0]
 
 
 def literal(text: str) -> str:

@@ -20,7 +20,6 @@ SPACE = """SELECT fence, reaped, epoch, broker, broker_until, (
 SPACE_AND_TIME = SPACE.replace(") FROM", "), CLOCK FROM")
 """The same, and the server's time."""
 
-PREFIXES = "SELECT namespace FROM exclusive2_namespace"
 
 ADD_NAMESPACE = """INSERT INTO exclusive2_namespace (namespace, epoch, fence, reaped) VALUES (?, ?, 0, 0)
 ON CONFLICT (namespace) DO NOTHING"""

@@ -146,9 +146,6 @@ class SqlStore(ABC, Generic[K]):
     def workers(self, within: int = FORGOTTEN_AFTER) -> dict[int, list[WorkerRecord]]:
         return self.transact(lambda transaction: transaction.workers(within), writes=False)
 
-    def prefixes(self) -> Iterator[str]:
-        return self.transact(lambda transaction: iter([*transaction.prefixes()]), writes=False)
-
     def times(self) -> Times:
         return self.transact(lambda transaction: transaction.times(), writes=False)
 

@@ -583,9 +583,6 @@ class Transaction(DocumentStore):
         space = self.look()
         self.cursor.execute(statements.RAISE_FENCE, (space.fence, space.reaped, self.namespace))
 
-    def prefixes(self) -> Iterator[str]:
-        yield from (name for (name,) in _texts(self._all(statements.PREFIXES)))
-
     def times(self) -> base.Times:
         space = self.look()
         return base.Times(self.now, space.reaped or None)
