@@ -280,7 +280,7 @@ def test_the_name_of_no_task_is_a_problem(desk: Desk) -> None:
         ((KEY, "--yes"), "name a file with --to"),
         ((KEY, "--yes", "--to", "f", "--discard"), "one of them"),
         ((KEY, "--discard"), "say --yes, or --dry-run"),
-        ((KEY, "--older-than", "soon"), "write 90s, 30m, 1h or 2d"),
+        ((KEY, "--older-than", "soon"), "write 30s, 5m, 2h or 1d"),
     ],
 )
 def test_wrong_usage_is_refused_with_the_fix(desk: Desk, words: tuple[str, ...], problem: str) -> None:

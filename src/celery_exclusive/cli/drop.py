@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import re
 import sys
 from collections import Counter
 from collections.abc import Callable, Iterator
@@ -17,6 +16,7 @@ from celery.utils.functional import noop
 
 from celery_exclusive import events, notices
 from celery_exclusive.cli.app import app_services
+from celery_exclusive.cli.limits import Time
 from celery_exclusive.core.claim import task_id
 from celery_exclusive.core.records import SECOND
 from celery_exclusive.display import duration, escaped, printable
@@ -26,7 +26,6 @@ from celery_exclusive.operate.finding import find_key
 from celery_exclusive.operate.patience import PATIENCE, NoAnswer
 from celery_exclusive.operate.putting import Outcome, Putter
 from celery_exclusive.operate.saved import SavedFile
-from celery_exclusive.options.amounts import UNITS
 from celery_exclusive.services import Services
 from celery_exclusive.stores.base import states
 from celery_exclusive.system.operator import operator
@@ -37,23 +36,10 @@ _EVERY: Final = 100
 """The number of tasks after which the progress is shown anew."""
 
 
-class _Duration(click.ParamType):  # type: ignore[type-arg] # older releases of click have no type argument
-    """A duration, in microseconds."""
-
-    name = "duration"
-
-    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> int:
-        if found := re.fullmatch(r"(\d{1,9})([smhd])", str(value)):
-            return int(found[1]) * UNITS[found[2]] * SECOND
-        return self.fail(f"{value!r} is no duration: write 90s, 30m, 1h or 2d", param, ctx)
-
-
 @click.command
 @click.argument("key", default="")
 @click.option("--task", default="", help="The waiting tasks of this name, with all their keys.")
-@click.option(
-    "--older-than", type=_Duration(), default="0s", help="Tasks that wait for so long: 90s, 30m, 1h."
-)
+@click.option("--older-than", type=Time(), default=0, help="Tasks that wait for so long: 90s, 30m, 1h.")
 @click.option(
     "--ids",
     type=click.File(errors="replace"),
@@ -220,7 +206,7 @@ def _check(
         raise click.UsageError(problem)
 
 
-def _find(services: Services, *, key: str, task: str, older_than: int, ids: Any, **_: Any) -> Found:
+def _find(services: Services, *, key: str, task: str, older_than: float, ids: Any, **_: Any) -> Found:
     store = services.store
     if key:
         keys = [find_key(store, key)]
@@ -230,7 +216,7 @@ def _find(services: Services, *, key: str, task: str, older_than: int, ids: Any,
         services,
         keys,
         task=task,
-        older_than=older_than,
+        older_than=int(older_than * SECOND),
         ids={line.strip() for line in ids} - {""} if ids else None,
     )
     names = services.app.tasks

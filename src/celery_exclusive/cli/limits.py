@@ -19,14 +19,14 @@ from celery_exclusive.options.key_text import fitted
 from celery_exclusive.services import Services
 
 
-class _Time(click.ParamType):  # type: ignore[type-arg] # generic since click 8.3
+class Time(click.ParamType):  # type: ignore[type-arg] # generic since click 8.3
     """A time as people write it: 90, 30s, 5m, 2h, 1d."""
 
     name = "TIME"
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> float:
         try:
-            return limiting.time_of(value)
+            return limiting.time_of(value) if isinstance(value, str) else value
         except OptionError as error:
             self.fail(str(error), param, ctx)
 
@@ -60,7 +60,7 @@ _PART = click.option(
     callback=lambda *of: of[-1] or "",
     help="Only this part of the key, as per= makes it, such as a tenant.",
 )
-_FOR = click.option("--for", "lasts", type=_Time(), help="Until this time is over, such as 30m or 2h.")
+_FOR = click.option("--for", "lasts", type=Time(), help="Until this time is over, such as 30m or 2h.")
 _REASON = click.option(
     "--reason", "--why", "reason", default="", help="Why: for the log, and for `locks why`."
 )
@@ -130,7 +130,7 @@ def resume(obj: CLIContext, key: str, part: str, reason: str) -> None:
 
 @click.command
 @click.argument("key")
-@click.argument("time", type=_Time())
+@click.argument("time", type=Time())
 @_PART
 @_REASON
 @click.pass_obj
