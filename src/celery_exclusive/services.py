@@ -20,8 +20,7 @@ from celery_exclusive.options.option import Option, apps_with_locks
 from celery_exclusive.options.settings import Settings, tombstone_ttl
 from celery_exclusive.options.signing import Signer
 from celery_exclusive.options.values import Values, option_of_call
-from celery_exclusive.seams.probe import load_transport, working_parts
-from celery_exclusive.seams.seam import Part
+from celery_exclusive.seams import probe
 from celery_exclusive.stores.base import Reply, Store, open_store
 from celery_exclusive.stores.choose import choose
 from celery_exclusive.stores.redis import address
@@ -89,12 +88,12 @@ class Services:
         return Settings.from_conf(self.app.conf)
 
     @cached
-    def fast(self) -> frozenset[Part]:
-        """The parts that only make things faster, and that are on."""
+    def is_fast(self) -> bool:
+        """Whether what only makes things faster is on."""
         if not self.settings.exclusive_fast:
-            return frozenset()
-        load_transport(self.app)
-        return working_parts()
+            return False
+        probe.load_transport(self.app)
+        return not probe.warnings()
 
     @cached
     def amqp(self) -> Any:

@@ -70,9 +70,7 @@ class Republisher:
         services = self.app._celery_exclusive
         stored = stored.signed(services.signer)
         with self._acquire_producer() as producer:
-            at_head = (
-                at_head and "head of the queue" in services.fast and _has_lists(producer, stored.exchange)
-            )
+            at_head = at_head and services.is_fast and _has_lists(producer, stored.exchange)
             send = producer.connection.ensure(producer, _send, **self.app.conf.task_publish_retry_policy)
             try:
                 send(producer, stored, at_head, delay)

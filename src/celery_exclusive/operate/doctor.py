@@ -31,7 +31,6 @@ from celery_exclusive.operate.room import Room
 from celery_exclusive.operate.states import keys_of, tasks_with_options
 from celery_exclusive.operate.trial import try_lock
 from celery_exclusive.seams import probe
-from celery_exclusive.seams.seam import PARTS
 from celery_exclusive.stores.workers import FORGOTTEN_AFTER
 from celery_exclusive.worker import checks
 
@@ -112,8 +111,7 @@ def _parts(services: Services) -> Iterator[Check]:
     if not services.settings.exclusive_fast:
         yield Check("fast parts", "ok", "exclusive_fast is False: all that only makes things faster is off")
         return
-    names = ", ".join(PARTS[part] for part in PARTS if part in services.fast) or "none"
-    yield Check("fast parts", "ok", f"{probe.report()[0]}. On, where they apply: {names}")
+    yield Check("fast parts", "ok", probe.report()[0])
 
 
 def _order(services: Services) -> Iterator[Check]:

@@ -56,7 +56,7 @@ class Publisher:
 
         Promises depend neither on this nor on `has_one_call`.
         """
-        return bool(self.services.broker_place) and {"kept client", "one call"} <= self.services.fast
+        return bool(self.services.broker_place) and self.services.is_fast
 
     @cached
     def has_one_call(self) -> bool:

@@ -12,7 +12,7 @@ from importlib.metadata import PackageNotFoundError, version
 from types import CodeType
 from typing import Any, Final
 
-from celery_exclusive.seams.seam import PARTS, Part, Seam
+from celery_exclusive.seams.seam import Seam
 from celery_exclusive.seams.table import SEAMS
 
 _ABSENT: Final = object()
@@ -24,22 +24,17 @@ def refusals(seams: Iterable[Seam] = SEAMS) -> list[str]:
         f"{found}. celery-exclusive needs it to {seam.needed_to}: install another {seam.package} (it has it "
         f"since {seam.since}), or a newer celery-exclusive"
         for seam, found in _faults(seams)
-        if not seam.parts
+        if not seam.faster
     ]
 
 
 def warnings(seams: Iterable[Seam] = SEAMS) -> list[str]:
     """Return a sentence for each name that makes things faster, and that is missing or changed."""
     return [
-        f"{found}. Switched off: {' and '.join(PARTS[part] for part in seam.parts)}: slower, not less safe"
+        f"{found}, which helps it to {seam.faster}. exclusive_fast is off: slower, not less safe"
         for seam, found in _faults(seams)
-        if seam.parts
+        if seam.faster
     ]
-
-
-def working_parts(seams: Iterable[Seam] = SEAMS) -> frozenset[Part]:
-    """Return the parts that have all the names they need."""
-    return frozenset(PARTS).difference(*(seam.parts for seam, _ in _faults(seams)))
 
 
 def report(seams: Iterable[Seam] = SEAMS) -> list[str]:

@@ -37,7 +37,7 @@ def refuse_changed_names(app: Any) -> None:
     if found := probe.refusals():
         raise OptionError(found[0])
     # A publish may have looked before all modules were imported.
-    vars(app._celery_exclusive).pop("fast", None)
+    vars(app._celery_exclusive).pop("is_fast", None)
 
 
 def refuse_unfit(services: Services, pool: Any) -> None:

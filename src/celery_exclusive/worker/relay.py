@@ -62,8 +62,7 @@ class Relay:
     def listen(self, pool: Any) -> None:
         """Let the event loop of the main process receive messages of children, each time that it begins."""
         self._taken.clear()  # Celery has forgotten what had no slot yet
-        if "slots" in self.services.fast:
-            replace_queue(self.worker.semaphore, Slots(line_of))
+        replace_queue(self.worker.semaphore, Slots(line_of))
         listen_to_children(pool, _STATE, self.receive)
 
     def receive(self, *fields: Any) -> None:

@@ -96,13 +96,13 @@ class Locks(bootsteps.StartStopStep):
         for warning in look_at_neighbours(services, record):
             notices.logger.warning(warning)
         broker = keep_record(services, record)
-        note_queues(parent.app, keeps_client="kept client" in services.fast)
+        note_queues(parent.app, keeps_client=services.is_fast)
         roster, relay = Roster(), None
         if kind_of(parent.pool_cls) == "prefork":
             is_forked = getattr(parent, "pool_start_method", "fork") == get_start_method() == "fork"
             children = max(parent.concurrency, parent.max_concurrency or 0)
             roster = SharedRoster(children, is_inherited=is_forked)
-            if is_forked and parent.semaphore and "relay" in services.fast:  # an event loop reads its results
+            if is_forked and parent.semaphore and services.is_fast:  # an event loop reads its results
                 relay = Relay(services, parent)
         roster.limit(parent.time_limit, parent.soft_time_limit)
         heartbeat = Heartbeat(services, broker, roster, record)

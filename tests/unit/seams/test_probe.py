@@ -15,13 +15,13 @@ from celery import Celery
 
 from celery_exclusive import OptionError, install
 from celery_exclusive.seams import probe
-from celery_exclusive.seams.seam import PARTS, Seam
+from celery_exclusive.seams.seam import Seam
 from celery_exclusive.seams.table import SEAMS
 from tests.renaming import attribute, remove, renamed
 
 PAGE = Path(__file__).parents[3] / "docs/evidence/private-names.md"
-PROMISES = [seam for seam in SEAMS if not seam.parts]
-FASTER = [seam for seam in SEAMS if seam.parts]
+PROMISES = [seam for seam in SEAMS if not seam.faster]
+FASTER = [seam for seam in SEAMS if seam.faster]
 
 
 def named(seam: Seam) -> str:
@@ -32,7 +32,7 @@ def listed() -> str:
     """The names as private-names.md lists them: a row per purpose."""
     rows: dict[str, list[str]] = {}
     for seam in SEAMS:
-        purpose = "; ".join(f"faster: {PARTS[part]}" for part in seam.parts) or seam.needed_to
+        purpose = seam.needed_to or f"be faster to {seam.faster}"
         rows.setdefault(purpose, []).append(f"`{named(seam)}`")
     return "".join(f"| {purpose} | {', '.join(names)} |\n" for purpose, names in rows.items())
 
@@ -69,15 +69,10 @@ def loaded() -> None:
 def test_the_installed_packages_have_every_private_name() -> None:
     assert probe.refusals() == []
     assert probe.warnings() == []
-    assert probe.working_parts() == set(PARTS)
 
 
 def test_every_private_name_is_listed_once() -> None:
     assert len({named(seam) for seam in SEAMS}) == len(SEAMS)
-
-
-def test_every_part_needs_a_private_name() -> None:
-    assert {part for seam in SEAMS for part in seam.parts} == set(PARTS)
 
 
 @pytest.mark.promise(
@@ -100,29 +95,30 @@ def test_a_missing_name_that_a_promise_needs_is_refused_with_its_package_and_pur
     )
     assert sentence.endswith(f"(it has it since {seam.since}), or a newer celery-exclusive")
     assert all(
-        f" has changed {user.name}." in text for text, user in zip(probe.warnings(), changed, strict=True)
+        f" has changed {user.name}" in text for text, user in zip(probe.warnings(), changed, strict=True)
     )
 
 
 @pytest.mark.promise(
-    "Without a private name that only makes things faster the part is switched off, with a warning, and "
-    "with `exclusive_fast = False` no app uses such parts; lines and unique calls go on without them",
+    "Without a private name that only makes things faster all of that is switched off, with a warning, as by "
+    "`exclusive_fast = False`; lines and unique calls go on without it",
     name="missing name for speed",
     broke="the part stays switched on: a call raises",
 )
 @pytest.mark.parametrize("seam", FASTER, ids=named)
-def test_a_missing_name_that_is_for_speed_switches_its_parts_off_with_a_warning(
-    seam: Seam, monkeypatch: pytest.MonkeyPatch
+def test_a_missing_name_that_is_for_speed_switches_all_such_parts_off_with_a_warning(
+    seam: Seam, make_app: Callable[..., Celery], monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    services: Any = install(make_app())._celery_exclusive
     changed = users(seam)
     remove(seam, monkeypatch)
     assert probe.refusals() == []
     sentence, *others = probe.warnings()
-    assert all(f" has changed {user.name}." in text for text, user in zip(others, changed, strict=True))
-    assert sentence.startswith(f"{seam.package} {probe.version_of(seam.package)} has no {seam.name}. ")
-    assert all(PARTS[part] in sentence for part in seam.parts)
-    assert sentence.endswith(": slower, not less safe")
-    assert probe.working_parts() == set(PARTS).difference(seam.parts, *(user.parts for user in changed))
+    assert all(f" has changed {user.name}" in text for text, user in zip(others, changed, strict=True))
+    assert sentence.startswith(f"{seam.package} {probe.version_of(seam.package)} has no {seam.name}, ")
+    assert seam.faster in sentence
+    assert sentence.endswith(". exclusive_fast is off: slower, not less safe")
+    assert not services.is_fast
 
 
 @pytest.mark.proves("missing name that a promise needs")
@@ -130,8 +126,8 @@ def test_a_missing_name_that_is_for_speed_switches_its_parts_off_with_a_warning(
 def test_a_name_with_other_parameters_has_changed(seam: Seam, monkeypatch: pytest.MonkeyPatch) -> None:
     owner: Any = getattr(sys.modules[seam.module], seam.name.partition(".")[0])
     monkeypatch.setattr(owner, attribute(seam), lambda self, other: None)
-    (sentence,) = probe.warnings() if seam.parts else probe.refusals()
-    assert sentence.startswith(f"{seam.package} {probe.version_of(seam.package)} has changed {seam.name}. ")
+    (sentence,) = probe.warnings() if seam.faster else probe.refusals()
+    assert sentence.startswith(f"{seam.package} {probe.version_of(seam.package)} has changed {seam.name}")
 
 
 @pytest.mark.proves("missing name that a promise needs")
@@ -160,8 +156,7 @@ def test_a_function_that_does_its_work_in_another_way_has_changed(monkeypatch: p
     channel = sys.modules["kombu.transport.redis"].Channel
     monkeypatch.setattr(channel, "_put", lambda self, queue, message, **options: self.stream(queue, message))
     (sentence,) = probe.warnings()
-    assert " has changed Channel._put. Switched off: acquiring a unique key in the call" in sentence
-    assert "one call" not in probe.working_parts()
+    assert " has changed Channel._put, which helps it to acquire a unique key" in sentence
 
 
 @pytest.mark.proves("missing name for speed")
@@ -178,8 +173,7 @@ def test_a_function_that_uses_other_names_has_changed_and_is_no_longer_replaced(
     function: Any = vars(getattr(sys.modules[seam.module], seam.name.partition(".")[0]))[name]
     monkeypatch.setattr(function, "__code__", renamed(function.__code__, old, new))
     (sentence,) = probe.warnings()
-    assert f" has changed {seam.name}. Switched off: acquiring a unique key in the call" in sentence
-    assert "one call" not in probe.working_parts()
+    assert f" has changed {seam.name}, which helps it to acquire a unique key" in sentence
 
 
 @pytest.mark.proves("missing name that a promise needs")
@@ -195,8 +189,8 @@ def test_an_app_uses_what_only_makes_things_faster_unless_its_setting_says_no(
     make_app: Callable[..., Celery],
 ) -> None:
     fast, slow = install(make_app()), install(make_app(exclusive_fast=False))
-    assert fast._celery_exclusive.fast == set(PARTS)  # type: ignore[attr-defined]
-    assert slow._celery_exclusive.fast == set()  # type: ignore[attr-defined]
+    assert fast._celery_exclusive.is_fast  # type: ignore[attr-defined]
+    assert not slow._celery_exclusive.is_fast  # type: ignore[attr-defined]
 
 
 @pytest.mark.proves("missing name that a promise needs")
@@ -222,4 +216,4 @@ def test_a_report_of_the_app_counts_the_private_names_and_shows_what_is_missing(
     remove(next(seam for seam in SEAMS if attribute(seam) == "_dirty"), monkeypatch)
     said = app.bugreport()
     assert f": {number - 1} of {number} private names are as expected in Python " in said
-    assert "has no Resource._dirty. Switched off: acquiring a unique key in the call" in said
+    assert "has no Resource._dirty, which helps it to acquire a unique key in the call" in said
