@@ -140,7 +140,7 @@ def test_a_locked_row_ends_no_other_lease_of_lock(
 def test_a_lease_that_is_granted_while_a_beat_waits_for_a_row_is_renewed_in_time(
     app: Celery, database: Database, caplog: pytest.LogCaptureFixture
 ) -> None:
-    with lock("a", app=app, ttl=60) as busy, row_locked(database, busy.key):
+    with lock("a", app=app, ttl=600) as busy, row_locked(database, busy.key):
         heartbeat._sooner.put(None)
         wait_until(lambda: database.blocked() or "could not be renewed" in caplog.text, "a beat", 30)
         with lock("b", app=app, ttl=3) as short:
