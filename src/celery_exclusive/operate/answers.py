@@ -62,9 +62,7 @@ def of_waiting(
     in_part: int = 1,
     part: PartState | None = None,
 ) -> Answer:
-    """Answer for a task that waits for a key. `is_signed`: workers may publish its message. `in_part`: its
-    place among the tasks of its `part`.
-    """
+    """Answer for a task that waits. `is_signed`: workers may publish its message."""
     part = part or part_named(key.parts, task.part)
     show, lasts = command("locks", "show", key.key), f"for {duration(task.age)}"
     reason: Reason
@@ -134,7 +132,6 @@ def of_waiting(
 
 
 def of_holder(key: KeyState, holder: LockHolder) -> Answer:
-    """Answer for a task that holds a key."""
     look = command("inspect", "query_task", holder.task_id)
     lasts, others = f"for {duration(holder.age)}", _others_wait(key)
     reason: Reason = "running"
@@ -161,7 +158,6 @@ def of_holder(key: KeyState, holder: LockHolder) -> Answer:
 
 
 def of_key(key: KeyState) -> Answer:
-    """Answer for a key: what it is held by or waits for."""
     show = command("locks", "show", key.key)
     if not (key.holders or key.all_waiting) and key.room.closed_by:
         text = f"CLOSED: no task of {named(key)} starts: {key.room.closed_text}"
@@ -196,7 +192,6 @@ def of_key(key: KeyState) -> Answer:
 
 
 def of_result(task_id: str, result: TaskResult) -> Answer:
-    """Answer for a task that has ended."""
     at = f" at {result.at}" if result.at else ""
     if result.key:
         word = "FAILED" if result.error else "SKIPPED"
@@ -221,7 +216,6 @@ def of_result(task_id: str, result: TaskResult) -> Answer:
 
 
 def with_result(answer: Answer, task_id: str, result: TaskResult) -> Answer:
-    """Return the answer about a task, or its key, that has ended without a word to the store."""
     ended = of_result(task_id, result).sentence
     text = f"{ended}, and the store does not know: {answer.sentence}"
     if answer.task_id is None:
@@ -234,7 +228,6 @@ def with_result(answer: Answer, task_id: str, result: TaskResult) -> Answer:
 
 
 def with_silence(answer: Answer, silence: NoAnswer) -> Answer:
-    """Return the answer of the store about a task that may have ended: another server does not answer."""
     return replace(answer, sentence=f"{answer.sentence}. But {silence}", is_trouble=True)
 
 
@@ -245,7 +238,7 @@ def with_silent_workers(answer: Answer) -> Answer:
 
 
 def with_queue(answer: Answer, queue: str, *, has_workers: bool, is_usual: bool) -> Answer:
-    """Return the answer about a task whose message is in a queue that no worker consumes.
+    """Answer about a task whose message is in a queue that no worker consumes.
 
     `is_usual`: it is the queue of the task's calls, and the store does not know the queue of this one.
     """
@@ -259,7 +252,6 @@ def with_queue(answer: Answer, queue: str, *, has_workers: bool, is_usual: bool)
 
 
 def of_outage(error: StoreUnavailable) -> Answer:
-    """Answer that the store does not answer."""
     return Answer("store_down", f"STORE DOWN: {error}", EXAMINE, is_trouble=True)
 
 
@@ -280,19 +272,16 @@ def refusal(key: KeyState) -> str:
 
 
 def command(*words: str) -> str:
-    """Return a command of Celery for a shell, with its last word quoted."""
     *verbs, last = words
     end = ["--"] if last.startswith("-") else []
     return " ".join(["celery -A proj", *verbs, *end, quote(escaped(last))])
 
 
 def named(key: KeyState) -> str:
-    """Return the key, with the arguments that make it."""
     return f"{escaped(key.key)} ({printable(key.args)})" if key.args else escaped(key.key)
 
 
 def holder_text(holder: LockHolder) -> str:
-    """Return a holder, its worker and its times, as a text."""
     if holder.is_dead:
         return (
             f"{printable(holder.task_id)}{_on_worker(holder)} for {duration(holder.age)}, whose lease has "
@@ -318,7 +307,6 @@ def _held(key: KeyState) -> str:
 
 
 def _closed_parts(key: KeyState) -> str:
-    """Return the first parts that let no task into the line, as the end of a text."""
     closed = [part for part in key.parts if part.closed_by and (part.shut or part.is_set)]
     return "".join(f"; {_of_part(part)}" for part in closed[:_PARTS])
 
@@ -352,7 +340,6 @@ def _circle(key: KeyState, *tasks: WaitingTask) -> str:
 
 
 def facts_of(task: WaitingTask) -> Iterator[str]:
-    """Yield the facts of a waiting task, besides its place."""
     if task.part:
         yield f"of part {printable(task.part)}"
     if task.is_shut:
@@ -374,7 +361,6 @@ def facts_of(task: WaitingTask) -> Iterator[str]:
 
 
 def worker_text(holder: LockHolder) -> str:
-    """Return the name of a holder's worker; "" if the store knows none."""
     return " or ".join(map(str, holder.workers))
 
 
@@ -383,7 +369,6 @@ def _on_worker(holder: LockHolder) -> str:
 
 
 def and_deaths(number: int) -> str:
-    """Return the number of dead runs of a task as the end of a text."""
     return f"; {deaths(number)}" if number else ""
 
 

@@ -23,12 +23,8 @@ _LONGEST: Final = 2_000
 class StoredCall:
     """A call whose message a store has.
 
-    * `task`: the name of its task.
-    * `queue`: the routing key of its message, in most projects the name of its queue.
-    * `args`: all its arguments. `args_of_key`: the arguments that make the key. Both are shortened as in log
-      lines, and None if they may not be shown.
-    * `callers`: the tasks whose bodies it was called in: its parent, and the root of both.
-    * `deaths`: the number of its runs that were recovered before the message was stored.
+    `queue`: the routing key. `args`, and the `args_of_key` that make the key: shortened, and None if they may
+    not be shown. `callers`: its parent, and the root of both.
     """
 
     task: str | None = None
@@ -43,10 +39,7 @@ UNKNOWN: Final = StoredCall()
 
 
 def read_call(services: Services, key: str, id: str, kept: bytes) -> StoredCall:
-    """Read the call in a stored message of this key and id. Never raises.
-
-    Other programs may have written the message. One without a valid signature is not shown.
-    """
+    """Read the call in a stored message; one without a valid signature is not shown. Never raises."""
     with suppress(Exception):
         if kept and (opened := services.signer.open_parked(kept, key, id)):
             return _of(services, key, StoredMessage.load(opened))

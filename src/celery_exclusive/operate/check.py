@@ -10,11 +10,9 @@ Level = Literal["ok", "warning", "problem"]
 
 @dataclass(frozen=True, slots=True)
 class Check:
-    """A finding about one part of the installation.
+    """A finding: "ok", "warning" (should be mended) or "problem" (a promise is broken, or tasks stand still).
 
-    * `level`: "ok", "warning" (should be mended) or "problem" (a promise is broken, or tasks stand still).
-    * `fix`: the next step; "" if there is none, or if the finding names it.
-    * `is_away`: the store does not answer.
+    `fix`: "" also if the finding names the next step. `is_away`: the store does not answer.
     """
 
     name: str

@@ -36,10 +36,8 @@ _OPTIONS: Final = ("exclusive", "unique")
 class Consumers:
     """The workers that have answered, by their names.
 
-    * `queues`: the queues that each consumes, with their routing keys.
-    * `options`: the tasks that each knows, with their options as a text.
-    * `pids`: the main process of each.
-    * `have_secret`: whether each has an `exclusive_secret`, as far as it says so.
+    `queues`: with their routing keys. `options`: of each task, as a text. `have_secret`: as far as it is
+    said.
     """
 
     queues: Mapping[str, set[str]]
@@ -49,11 +47,7 @@ class Consumers:
 
     @classmethod
     def ask(cls, app: Any) -> Consumers:
-        """Ask all workers.
-
-        Raises:
-            NotImplementedError: the transport has no broadcast. Some raise an error of their own.
-        """
+        """Ask all workers. A transport without broadcast raises NotImplementedError or its own error."""
         if not has_broadcast(app):
             raise NotImplementedError("it has no fanout exchanges")
         queues = app.control.inspect(timeout=_WAIT).active_queues() or {}
@@ -77,7 +71,6 @@ class Consumers:
         return any(not queue or not {queue, _ANY}.isdisjoint(its) for its in self.queues.values())
 
     def compare(self, services: Services) -> Iterator[Check]:
-        """Yield the findings about queues and options."""
         if not self.queues:
             text = "no worker has answered within a second"
             yield Check("queues", "warning", text, "start a worker, or look at its log if one runs")
@@ -208,11 +201,7 @@ def connect(services: Services) -> None:
 
 
 def ask_consumers(services: Services) -> Consumers | None:
-    """Ask all workers what they consume. None: they cannot be asked over this broker.
-
-    Raises:
-        NoAnswer: the broker does not answer.
-    """
+    """Ask all workers what they consume. None: they cannot be asked over this broker."""
     try:
         connect(services)
     except NoAnswer:
@@ -229,7 +218,6 @@ def ask_consumers(services: Services) -> Consumers | None:
 
 
 def _names_of(queue: Mapping[str, Any]) -> Iterator[str]:
-    """Yield the words by which a message may name this queue."""
     yield queue["name"]
     if key := queue.get("routing_key"):
         yield key
@@ -248,7 +236,6 @@ def queue_of(app: Any, task: Any) -> str | None:
 
 
 def _options_of(task: Any) -> str:
-    """Return the options of a task as a worker describes them to `inspect registered`."""
     given = {name: getattr(task, name, None) for name in _OPTIONS}
     return " ".join(f"{name}={option}" for name, option in given.items() if option is not None)
 

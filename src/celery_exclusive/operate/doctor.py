@@ -49,10 +49,7 @@ _ASKED: Final = 100
 
 
 def examine(services: Services) -> Iterator[Check]:
-    """Yield the findings about an app and its store, first of all what can be checked without the store.
-
-    A lock of its own is acquired and released. Nothing else is changed.
-    """
+    """Yield the findings, first of all those that need no store. Only a lock of its own is changed."""
     yield from _guarded("settings", _settings, services)
     yield from _guarded("fast parts", _parts, services)
     yield from _guarded("order", _order, services)
@@ -236,10 +233,7 @@ def _aside(services: Services) -> Iterator[Check]:
 
 
 def _limits(services: Services) -> Iterator[Check]:
-    """Name the limits that operators have set, which hide the code's, and tasks that cost more than all.
-
-    Name also the rates that callers do not agree on, and parts with wrong counters.
-    """
+    """Name limits of operators, which hide the code's, tasks that cost more than all, and wrong counters."""
     store = services.store
     if not (store.capabilities.line and store.capabilities.listing):
         return

@@ -43,9 +43,9 @@ def find(
 
 @dataclass
 class Found:
-    """The waiting tasks that an operator has chosen, by their keys. Tasks that come later are not among them.
+    """The waiting tasks that an operator has chosen. Tasks that come later are not among them.
 
-    `first`: the first of them, with their keys. `problems`: the keys whose lines cannot be read.
+    `problems`: the keys whose lines cannot be read.
     """
 
     store: Store
@@ -63,13 +63,7 @@ class Found:
         older_than: int = 0,
         ids: Collection[str] | None = None,
     ) -> Found:
-        """Search the lines of these keys.
-
-        Parameters:
-            task: only tasks of this name.
-            older_than: only tasks that have waited for so long, in microseconds.
-            ids: only tasks with these ids.
-        """
+        """Search the lines of these keys. `older_than`: microseconds of waiting."""
         found = cls(services.store)
 
         def is_wanted(key: str, place: Place) -> bool:
@@ -106,10 +100,7 @@ class Dropper:
     removed it. So a process that dies in between leaves its message in the file, and maybe in line, too, and
     `finish` with the same file completes what it has begun: the store knows which tasks it has removed.
 
-    Parameters:
-        file: where the messages are saved. None: they are discarded.
-        reason: why, for the TaskRevokedError that `.get()` raises, and for `record`.
-        is_patient: the result backend may take its time, as to code of its own thread. A command gives up.
+    `file` None: the messages are discarded. `is_patient`: the result backend may take its time.
     """
 
     def __init__(
@@ -145,13 +136,7 @@ class Dropper:
         return len(unfinished)
 
     def drop(self, key: str, places: Sequence[Place]) -> None:
-        """Drop these tasks of one key.
-
-        Raises:
-            StoreUnavailable: the store does not answer.
-            NoAnswer, Exception: the result backend does not answer. If it has not answered from the start, no
-                task has left its line.
-        """
+        """Drop these tasks. A result backend that is silent at first raises before one leaves its line."""
         tasks = [Saved(key, place.waiting.id, place.message) for place in places]
         self._has_ended(tasks[0])  # asks the result backend
         if self.file:

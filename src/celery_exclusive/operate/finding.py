@@ -20,7 +20,6 @@ if TYPE_CHECKING:
 
 
 def keys_that_begin(store: Store, prefix: str) -> list[str]:
-    """Return the keys with this beginning, or just this key if the store cannot list its keys."""
     shown, written = possible_keys(prefix), possible_keys(unescaped(prefix))
     if store.capabilities.listing or not prefix:
         return [key for key in store.scan() if escaped(key).startswith(shown) or key.startswith(written)]
@@ -30,9 +29,7 @@ def keys_that_begin(store: Store, prefix: str) -> list[str]:
 def find_key(store: Store, text: str) -> str:
     """Return the busy key that `locks ls` shows as this word, or else the key of a task or string.
 
-    Raises:
-        OptionError: no key that is held or waited for is meant, or more than one. The error names the next
-            step.
+    OptionError: none is meant, or more than one.
     """
     if key := busy_key(store, text) or key_of_name(store, text):
         return key
@@ -57,7 +54,6 @@ def busy_key(store: Store, text: str) -> str | None:
 
 
 def _has_set_parts(store: Store, key: str, seen: Snapshot) -> bool:
-    """Whether an operator has set the limit of a part of an idle key."""
     return has_parts(seen) and any(part.is_set for part in parts_of(store, key, seen.now))
 
 
@@ -77,12 +73,10 @@ def key_of_name(store: Store, name: str) -> str | None:
 
 
 def keys_of_id(store: Store, wanted: str) -> list[str]:
-    """Return the keys that the task with this id holds or waits for."""
     return list(dict.fromkeys(store.keys_of(wanted)))
 
 
 def holder_of_id(store: Store, key: str, wanted: str) -> Owner | None:
-    """Return the living holder of a key that is the task with this id."""
     return next((owner for owner in store.holders(key) if task_id(owner.id) == wanted), None)
 
 
@@ -92,5 +86,4 @@ def damaged_keys(store: Store) -> list[str]:
 
 
 def keys_with_place(store: Store, wanted: str) -> Iterator[str]:
-    """Yield the keys for which the task with this id waits."""
     return (key for key, id in store.places() if task_id(id) == wanted)

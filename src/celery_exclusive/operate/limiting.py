@@ -37,18 +37,9 @@ def set_limit(
 ) -> bool:
     """Let a limit count in the place of the code's, in all workers, at once: 0 for a pause, None to end it.
 
-    What runs, runs on, also above a lower limit.
+    What runs, runs on, also above a lower limit. Returns whether anything has changed. It may be repeated.
 
-    Parameters:
-        part: only this part of the key's tasks, as `per=` makes it. "": the whole key.
-        lasts: the seconds after which the limit of the code counts again. None: until it is ended.
-        reason: why, for the log, the event, and the commands that show the key.
-        by: the operator. Default: the user of this process, with the host and the id of the user.
-
-    Returns whether anything has changed: False if the limit of the code counted already.
-
-    Raises:
-        StoreUnavailable: the store does not answer. To repeat it is safe.
+    `lasts`: seconds; None: until it is ended. `by`: the operator; "": the user of this process.
     """
     by, reason = _clean(by or operator()), _clean(reason)
     time = None if lasts is None else round(lasts * SECOND)
@@ -67,12 +58,7 @@ def hold(
 ) -> bool:
     """Let no task of a key, or of a part, start for so many seconds; 0 ends all holds.
 
-    An earlier hold that ends later stays.
-
-    Returns whether the key is held back now, or was before.
-
-    Raises:
-        StoreUnavailable: the store does not answer. To repeat it is safe.
+    An earlier hold that ends later stays. Returns whether the key is held back now, or was before.
     """
     answer = services.store.apply(key, Hold("", "", round(lasts * SECOND), fitted(part))).answer
     change = f"held back for {lasts:g} s" if lasts else "held back no longer"
@@ -82,12 +68,7 @@ def hold(
 
 
 def ending(services: Services, key: str, lasts: float | None, part: str = "") -> str:
-    """Say how many waiting tasks end without a run while the key, or the part, is paused; "": none does.
-
-    Raises:
-        StoreUnavailable: the store does not answer.
-        UnreadableKey: the data of the key are damaged.
-    """
+    """Say how many waiting tasks end without a run while the key, or the part, is paused; "": none does."""
     lasts = _FORESEEN if lasts is None else lasts
     waiting = (place.waiting for place in whole_line(services.store, key))
     part = fitted(part)
@@ -100,11 +81,7 @@ def ending(services: Services, key: str, lasts: float | None, part: str = "") ->
 
 
 def time_of(text: str) -> float:
-    """Return the seconds of a time as people write it: 90, 30s, 5m, 2h, 1d.
-
-    Raises:
-        OptionError: it is none.
-    """
+    """Return the seconds of a time as people write it: 90, 30s, 5m, 2h, 1d."""
     form = re.fullmatch(r"(\d{1,9}(?:\.\d{1,6})?)([smhd]?)", text)
     seconds = float(form[1]) * UNITS[form[2] or "s"] if form else 0
     if not 0 < seconds <= LONGEST:
@@ -113,22 +90,13 @@ def time_of(text: str) -> float:
 
 
 def limit_of(text: str) -> int:
-    """Return a limit as people write it.
-
-    Raises:
-        OptionError: it is none.
-    """
     if not (text.isdecimal() and 1 <= int(text) <= MOST):
         raise OptionError(f"{text!r} is no number from 1 to {MOST}")
     return int(text)
 
 
 def key_to_limit(services: Services, text: str) -> str:
-    """Return the key that an operator means, also one that no task holds or waits for now.
-
-    Raises:
-        OptionError: it is a unique key or a window, or the name of a task that has several keys.
-    """
+    """Return the key that an operator means, also an idle one; OptionError: none that can have a limit."""
     store = services.store
     key = busy_key(store, text) or key_of_name(store, text) or _idle_key(services, text)
     refuse_unlimited(services, key)
@@ -136,11 +104,7 @@ def key_to_limit(services: Services, text: str) -> str:
 
 
 def refuse_unlimited(services: Services, key: str) -> None:
-    """Refuse a key that can have no limit.
-
-    Raises:
-        OptionError: it is a unique key or a window, or the store keeps no limits.
-    """
+    """Refuse a unique key, a window, and any key of a store that keeps no limits."""
     store = services.store
     if not store.capabilities.line:
         raise keeps_no_room(store.url, "an operator")

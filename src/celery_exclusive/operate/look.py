@@ -35,9 +35,8 @@ _OLDEST: Final = 10
 class Group:
     """Keys that are alike: of one name and kind, all with a line or all without, all due or none.
 
-    Keys that are known to be damaged, and the longest waits of a large group, are groups of their own.
-
-    `states`: of all its keys, or of some that were chosen at random.
+    Damaged keys, and the longest waits of a large group, are groups of their own. `states`: of all its keys,
+    or of some that were chosen at random.
     """
 
     name: str
@@ -52,10 +51,7 @@ class Group:
 
 @dataclass(frozen=True, slots=True)
 class Look:
-    """The lines that a look has found, with exact counts, and all keys in groups.
-
-    `has_all_names`: the time has sufficed to read the names of all keys.
-    """
+    """The lines, with exact counts, and all keys in groups, if the time has sufficed to read all names."""
 
     lines: Mapping[str, KeyInLine]
     groups: Collection[Group]
@@ -63,12 +59,10 @@ class Look:
 
     @property
     def states(self) -> Iterator[tuple[str, Snapshot]]:
-        """The states that were read, with their keys."""
         return (pair for group in self.groups for pair in group.states.items())
 
     @property
     def keys(self) -> int:
-        """The number of keys."""
         return sum(len(group.keys) for group in self.groups)
 
     @property
@@ -80,15 +74,7 @@ class Look:
 
 
 def look(store: Store, name_of: Callable[[str], str] = lambda _: "", seconds: float = SECONDS) -> Look:
-    """Look at all keys for some seconds, in which lines and names come first, and then the states.
-
-    Parameters:
-        name_of: returns the name of a key's group.
-
-    Raises:
-        StoreUnavailable: the store does not answer, or too late for any of it.
-        ExclusiveError: it cannot list its keys.
-    """
+    """Look for some seconds: first at lines and names, then at states. `name_of` groups keys by a name."""
     until = time.monotonic() + seconds
     lines, names, has_all_names = dict[str, KeyInLine](), dict[str, None](), False
     try:
@@ -117,11 +103,7 @@ def look(store: Store, name_of: Callable[[str], str] = lambda _: "", seconds: fl
 
 
 def _split(group: Group, lines: Mapping[str, KeyInLine], share: int) -> list[Group]:
-    """Set the keys apart whose first in line has waited longest: a sample would miss the one that hangs.
-
-    Parameters:
-        share: how many keys of each part are read in any case.
-    """
+    """Set the keys apart whose first in line has waited longest: a sample would miss the one that hangs."""
     if len(group.keys) <= share or group.keys[0] not in lines:
         return [group]
     oldest = nlargest(min(_OLDEST, share), group.keys, key=lambda key: lines[key].age)

@@ -23,13 +23,10 @@ COUNTED: Final = 1_000
 
 @dataclass(frozen=True, slots=True)
 class PartState:
-    """A part of a key's tasks. Most tasks cost one unit.
+    """A part of a key's tasks; its counts are units, of which most tasks cost one.
 
-    * `name`: as `per=` makes it of the arguments; "" for the tasks that name no part.
-    * `running`: the units that its runs hold. `in_line`: the units of its tasks in line.
-    * `shut`: how many of its tasks wait for room of the part, and are not in line yet.
-    * `weight`: its starts for one of a part of weight 1.
-    * `room`: its limits, rates, pause and hold.
+    `shut`: how many tasks wait for room of the part, and are not in line yet. `weight`: its starts for one of
+    a part of weight 1.
     """
 
     name: str
@@ -41,24 +38,20 @@ class PartState:
 
     @classmethod
     def of(cls, part: Part, now: int) -> PartState:
-        """Make it of the part as a store has it."""
         is_known = bool(part.held or part.waiting or part.shut)
         room = Room.of_terms(part.limit, part.terms.at(now), now, is_known=is_known)
         return cls(part.name, part.held, part.waiting, part.shut, part.weight, room)
 
     @property
     def named(self) -> str:
-        """The part as a text."""
         return f"part {printable(self.name)}" if self.name else "no part"
 
     @property
     def waiting(self) -> int:
-        """The number that waits of it, in line and for room."""
         return self.in_line + self.shut
 
     @property
     def is_set(self) -> bool:
-        """Whether an operator has set its limit, or it is held back."""
         return self.room.override is not None or self.room.opens_in is not None
 
     @property
@@ -72,7 +65,6 @@ class PartState:
 
     @property
     def text(self) -> str:
-        """The reason why its tasks wait, as a text."""
         closed, of_line = self.closed_by, f", {self.in_line:,} in line" * bool(self.in_line)
         if closed in ("paused", "hold"):
             return f"{self.named} is {self.room.closed_text}"
@@ -94,11 +86,7 @@ def has_parts(seen: Snapshot) -> bool:
 
 
 def parts_of(store: Store, key: str, now: int) -> list[PartState]:
-    """Return the parts of a key: first the ones that an operator has set, then by their waiting tasks.
-
-    Parameters:
-        now: the time of the store, as a snapshot of the key has it.
-    """
+    """Return a key's parts: first those that an operator has set, then those with most waiting tasks."""
     if key[:1] != "x" or not store.capabilities.line:
         return []
     found = (PartState.of(part, now) for part in store.parts(key))
@@ -135,5 +123,4 @@ def _name(part: Part) -> str:
 
 
 def part_named(parts: Iterable[PartState], name: str) -> PartState:
-    """Return the part with this name, an idle one if there is none."""
     return next((part for part in parts if part.name == name), PartState(name))

@@ -31,16 +31,11 @@ class NoAnswer(ExclusiveError):
 
 
 def ask(server: str, call: Callable[[], T]) -> T:
-    """Return what a call of a server's client returns.
+    """Return what a call of a server's client returns, or raise NoAnswer: it may still be executed.
 
-    The clients of brokers and backends look names up, connect, read and try again, each for as long as its
-    own settings say, some without end. So the call runs in a thread, and is left there if it takes longer.
-    While it hangs there, its server is asked nothing else: a page that is loaded again and again would leave
-    a thread each time.
-
-    Raises:
-        NoAnswer: it takes longer, and may still be executed. Or it was not made, since one before hangs.
-        Exception: of the call.
+    The clients of brokers and backends look names up, connect, read and try again, some without end. So the
+    call runs in a thread, and is left there if it takes longer. While it hangs, its server is asked nothing
+    else: a page that is loaded again and again would leave a thread each time.
     """
     silence = f"{server} did not answer within {PATIENCE:g} s"
     if (before := _given_up.get(server)) and not before.done():
@@ -72,7 +67,6 @@ def ask_backend(services: Services, call: Callable[[], T]) -> T:
 
 
 def backend_name(services: Services) -> str:
-    """Return the result backend in words. To make it may connect."""
     return f"result backend {safe_url(str(services.app.conf.result_backend))}"
 
 

@@ -17,10 +17,10 @@ Problem = Literal["damaged", "dead", "aside", "no_worker", "paused", "long_wait"
 """The problems of a key, the worst first.
 
 * `damaged`: its data cannot be read.
-* `dead`: the lease of a running task has expired, and no worker has recovered its run yet.
+* `dead`: an expired lease, of a run that no worker has recovered yet.
 * `aside`: no worker accepted the offers of waiting tasks.
-* `no_worker`: no task holds the key, and the first in line has waited for a minute.
-* `paused`: an operator has paused the key for an hour or longer, and tasks wait.
+* `no_worker`: none holds the key, and the first in line has waited for a minute.
+* `paused`: for an hour or longer, and tasks wait.
 * `long_wait`: the first in line has waited for ten minutes.
 """
 NO_WORKER_AFTER: Final = 60
@@ -33,9 +33,7 @@ LONG_WAIT: Final = 600
 class Overview:
     """All keys of a store in numbers, and the keys with a problem, in order.
 
-    * `keys`: how many have a holder or waiting tasks. `waiting`: how many tasks wait for all keys.
-    * `holders`: how many there are of all keys; an estimate unless all states were read.
-    * `ratio`: the part of the keys whose states were read, as in `look`. Others may have problems, too.
+    `holders`: an estimate unless all states were read. `ratio`: of the states; others may have problems, too.
     """
 
     keys: int
@@ -46,12 +44,6 @@ class Overview:
 
 
 def overview(store: Store) -> Overview:
-    """Look at all keys.
-
-    Raises:
-        ExclusiveError: the store cannot list its keys.
-        StoreUnavailable: the store does not answer.
-    """
     found, problems = look(store), defaultdict[Problem, list[str]](list)
     for key, seen in sorted(found.states):
         if problem := _problem(seen):

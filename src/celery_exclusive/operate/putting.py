@@ -35,13 +35,9 @@ Outcome = Literal["put", "known", "held", "before", "unfinished", "left", "damag
 
 
 class Putter:
-    """Publishes the messages of a file of dropped tasks.
+    """Publishes the messages of a file of dropped tasks. `again`: also those that were put before.
 
-    Each message gets a publish id that follows from its old one, so that a store which has it already knows
-    it: a command that was killed can be repeated.
-
-    Parameters:
-        again: also the tasks that the file says were put before.
+    Each gets a publish id that follows from its old one, so that a command that was killed can be repeated.
     """
 
     def __init__(self, services: Services, file: SavedFile, *, again: bool = False) -> None:
@@ -58,13 +54,7 @@ class Putter:
         self._queues: set[str] = set()
 
     def put_all(self) -> Iterator[Outcome]:
-        """Put the tasks in the order of the file, and yield what becomes of each.
-
-        Raises:
-            OptionError: the store belongs to another broker.
-            StoreUnavailable: the store does not answer. The command can be repeated.
-            NoAnswer, Exception: the broker or the result backend does not answer.
-        """
+        """Put the tasks in the order of the file. After an error of a server the command can be repeated."""
         keep_namespace(self.services, own_broker(self.services))
         if not is_in_one_process(self.services.app.conf):
             self._consumers = ask_consumers(self.services)
@@ -143,7 +133,6 @@ class Putter:
         return "known" if answer == Applied(False) else "put"
 
     def _take_unique_key(self, claim: str, task: Any, header: Header) -> Answer:
-        """Ask for the unique key as a new call does."""
         ttl = self.services.queued_ttl(task and self.services.unique(task, header.values))
         assert header.unique  # noqa: S101 - its caller has looked
         key, until = header.unique

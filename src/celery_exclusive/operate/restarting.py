@@ -33,7 +33,7 @@ _PAUSE: Final = 0.1
 def restart(
     task: Any, keys: Sequence[str], call: tuple[Any, Any, Mapping[str, Any] | None], wait: float
 ) -> Restart:
-    """Revoke the calls that have these keys of a task, wait for the end of bodies, and publish this call.
+    """Revoke the calls with these keys, wait for the end of bodies, and publish this call.
 
     Tasks in line leave it first: the end of the holder would let the next one begin.
     """
@@ -104,9 +104,9 @@ def _end_waiting(services: Services, keys: Sequence[str]) -> set[str]:
 
 
 def _revoke(services: Services, ids: set[str]) -> tuple[dict[str, Any], set[str]]:
-    """Revoke these tasks, terminate their bodies, and return the answers of workers by their names.
+    """Revoke these tasks and terminate their bodies. Return the answers of workers, and the silent ones.
 
-    And the names of those that have not answered: one of these may have a queued task, and begin it.
+    One of the silent ones may have a queued task, and begin it.
     """
     if not has_broadcast(services.app):
         return {}, set()

@@ -49,13 +49,7 @@ class TaskResult:
 
 
 def result_of(services: Services, task_id: str) -> TaskResult | None:
-    """Return the result of a task that has ended.
-
-    None: the backend has none, or keeps results for their callers alone.
-
-    Raises:
-        NoAnswer: the backend does not answer.
-    """
+    """Return the result of a task. None: the backend has none, or keeps results for their callers alone."""
     try:
         meta = ask_backend(services, lambda: stored_result(services, task_id))
         return _read(services, meta) if meta.get("status") in _IS_OVER else None

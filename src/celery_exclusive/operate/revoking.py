@@ -40,11 +40,7 @@ class Damaged(Exception):
 
 
 def opened(signer: Signer, saved: Saved) -> tuple[StoredMessage, Header]:
-    """Return a stored message and its header.
-
-    Raises:
-        Damaged: says why it cannot be read.
-    """
+    """Return a stored message and its header. Damaged says why it cannot be read."""
     try:
         content = signer.open_parked(saved.message, saved.key, saved.id)
         if content is None:
@@ -61,8 +57,8 @@ def opened(signer: Signer, saved: Saved) -> tuple[StoredMessage, Header]:
 def end_as_revoked(services: Services, saved: Saved, reason: str) -> str:
     """End a task as REVOKED: its result, its chord, its callbacks, and its unique key. Its chain stops.
 
-    Returns the problem of a message that cannot be read: "" is none. Then its result alone is stored, and its
-    unique key is free if its header can be read.
+    Returns why a message cannot be read, or "". Then only its result is stored, and its unique key is free if
+    its header can be read.
     """
     id, header, problem = task_id(saved.id), None, ""
     try:
@@ -95,7 +91,6 @@ def _unverified_header(saved: Saved) -> Header | None:
 
 
 def has_ended(services: Services, id: str) -> bool:
-    """Whether the result of a task is stored."""
     return stored_result(services, id).get("status") in READY_STATES
 
 

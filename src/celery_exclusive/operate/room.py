@@ -22,10 +22,7 @@ Closed = Literal["paused", "hold", "rate", "part"]
 
 @dataclass(frozen=True, slots=True)
 class RateState:
-    """A rate: `used` of `units` in the last `period` seconds.
-
-    `opens_in`: the seconds until the next may start, if none may now.
-    """
+    """A rate: `used` of `units` in the last `period` seconds. `opens_in`: if none may start now."""
 
     units: int
     used: int
@@ -60,9 +57,8 @@ class Override:
 class Room:
     """The limits of a key, or of a part.
 
-    `limit`: of the code, as its latest caller has said; None: any number. `is_known`: a task holds or waits
-    for the key, else the store does not know this limit. `opens_in`: the seconds for which a hold lets
-    nothing start.
+    `limit`: as its latest caller has said; None: any number. `is_known`: else the store does not know this
+    limit. `opens_in`: the seconds for which a hold lets nothing start.
     """
 
     limit: int | None = 1
@@ -97,7 +93,6 @@ class Room:
 
     @property
     def closed_by(self) -> Closed | None:
-        """The word for what lets no task start though slots may be free."""
         if self.override and not self.override.limit:
             return "paused"
         if self.opens_in is not None:
@@ -142,12 +137,10 @@ class Room:
         return ", ".join(words)
 
     def lines(self) -> Iterator[str]:
-        """Yield what there is besides the limit of the code."""
         yield from self.set_texts()
         yield from (rate.text for rate in self.rates)
 
     def set_texts(self) -> Iterator[str]:
-        """Yield what operators and runs have set."""
         if self.override:
             yield self.override.text
         if self.opens_in is not None:
@@ -155,7 +148,6 @@ class Room:
 
     @property
     def closed_text(self) -> str:
-        """The lines about what lets no task start, as one text."""
         texts = {
             "paused": lambda: [self.override.text if self.override else ""],
             "hold": lambda: [line for line in self.lines() if line.startswith("held back")],

@@ -40,18 +40,8 @@ class Saved:
 class SavedFile:
     """A file of dropped tasks that this process alone writes.
 
-    with SavedFile(Path("line.jsonl"), "cx") as file:
-        file.save([Saved("x:feeds.import_feed", "id/1", b"...")])
-        file.note("ended", "id/1")
-
-    Parameters:
-        prefix: the namespace of the tasks. None: the file must exist.
-        epoch: the epoch of the store that the tasks leave.
-
-    Raises:
-        ExclusiveError: the file is no file of dropped tasks, has another version or namespace, or another
-            process writes it.
-        OSError: it cannot be read or written.
+    `prefix`: the namespace of the tasks; None: the file must exist. `epoch`: of the store that they leave.
+    ExclusiveError: it has another version or namespace, or another process writes it.
     """
 
     def __init__(self, path: Path, prefix: str | None = None, epoch: str = "") -> None:
@@ -161,7 +151,6 @@ class SavedFile:
 
 
 def _fields(line: bytes) -> dict[str, Any] | None:
-    """Return the object of a line; None: it is none."""
     try:
         found = json.loads(line)
     except (ValueError, RecursionError):

@@ -100,9 +100,6 @@ def key_states(
 
     A hundred keys take two requests, and are all that is in memory. A key whose tasks are all aside takes one
     more, and so does one with parts, or each if it `asks_for_parts`.
-
-    Raises:
-        StoreUnavailable: the store does not answer.
     """
     view, ordered = _View(services), sorted(keys)
     for first in range(0, len(ordered), KEYS_AT_ONCE):
@@ -136,7 +133,6 @@ def _with_parts(state: KeyState, parts: list[PartState]) -> KeyState:
 
 
 def key_state(services: Services, key: str) -> KeyState:
-    """Return the state of one key, with its parts."""
     return next(key_states(services, [key], asks_for_parts=True))
 
 
@@ -149,10 +145,7 @@ def part_state(services: Services, state: KeyState, name: str) -> PartState:
 
 
 def holder_of(services: Services, state: KeyState, id: str) -> LockHolder | None:
-    """Return the holder of a key that is the task with this id, also one that the state does not name.
-
-    Of the holders in a state only the first has its `deaths`.
-    """
+    """Return the holder that is this task, with its `deaths`, also one that the state does not name."""
     named = next((holder for holder in state.holders if holder.task_id == id), None)
     if len(state.holders) < 2 or named is state.holders[0]:
         return named
@@ -164,14 +157,7 @@ def holder_of(services: Services, state: KeyState, id: str) -> LockHolder | None
 
 
 def whole_line_of(services: Services, key: str) -> Iterator[WaitingTask]:
-    """Yield all tasks that wait for a key, in line and then aside, with their calls and places.
-
-    One page of the line is in memory.
-
-    Raises:
-        StoreUnavailable: the store does not answer.
-        UnreadableKey: the data of the key are damaged.
-    """
+    """Yield all tasks that wait for a key, in line and then aside. One page of the line is in memory."""
     for number, place in enumerate(whole_line(services.store, key), 1):
         yield waiting_task(services, key, place, number)
 
@@ -179,29 +165,14 @@ def whole_line_of(services: Services, key: str) -> Iterator[WaitingTask]:
 def line_page(
     services: Services, key: str, after: Cursor | None = None, first: int = 1, count: int = 50
 ) -> tuple[list[WaitingTask], Cursor | None]:
-    """Return a part of a key's line, with the cursor after which it continues. None: this is its end.
-
-    Parameters:
-        after: the cursor of the page before; None: from the first in line.
-        first: the place of the first task of the page.
-        count: the most tasks of the page.
-
-    Raises:
-        StoreUnavailable: the store does not answer.
-        UnreadableKey: the data of the key are damaged.
-    """
+    """Return a page of a key's line, and the cursor after which it continues. `first`: its first place."""
     page = services.store.line(key, after, count)
     tasks = (waiting_task(services, key, place, number) for number, place in enumerate(page.places, first))
     return list(tasks), page.next
 
 
 def page_of(services: Services, key: str, id: str) -> tuple[Cursor | None, int]:
-    """Return what `line_page` takes for a page that begins with this task; with the first in line without it.
-
-    Raises:
-        StoreUnavailable: the store does not answer.
-        UnreadableKey: the data of the key are damaged.
-    """
+    """Return what `line_page` takes for a page that begins with this task, or else with the first in line."""
     store, after, first = services.store, None, 1
     for page in pages(store, key):
         ids = [task_id(place.waiting.id) for place in page.places]
@@ -214,22 +185,17 @@ def page_of(services: Services, key: str, id: str) -> tuple[Cursor | None, int]:
 
 
 def waiting_task(services: Services, key: str, place: Place, number: int) -> WaitingTask:
-    """Return a task that waits at this place, with its call."""
     call = read_call(services, key, place.waiting.id, place.message)
     task = WaitingTask.of(place.waiting, number)
     return replace(task, task=call.task, args=call.args, callers=call.callers)
 
 
 def is_key_of(task: str, key: str) -> bool:
-    """Whether a key belongs to this task alone, with any arguments."""
     return without_hash(key) == own_key(task, key[:1])
 
 
 def keys_of(services: Services, task: str, keys: Iterable[str]) -> list[str]:
-    """Return the keys that belong to this task, or that the template of its `key=` can make.
-
-    Other tasks, and `lock()`, may share the latter.
-    """
+    """Return the keys of this task, or that the template of its `key=` can make: others may share these."""
     known = services.app.tasks.get(task)
     options = (services.exclusive(known), services.unique(known))
     shared = {it.kind: strings_of(it.key) for it in options if it and isinstance(it.key, str)}
@@ -241,7 +207,6 @@ def keys_of(services: Services, task: str, keys: Iterable[str]) -> list[str]:
 
 
 def tasks_with_options(services: Services) -> list[Any]:
-    """Return the tasks of the app that have options."""
     tasks = services.app.tasks.values()
     return [task for task in tasks if services.exclusive(task) or services.unique(task)]
 

@@ -27,13 +27,10 @@ _ESTIMATED: Final = ("running", "queued", "period")
 
 @dataclass(slots=True)
 class Totals:
-    """The totals of a task's keys.
+    """The totals of a task's keys; `oldest_wait` is in seconds.
 
-    * `running`, `queued`, `period`: the holders in each state of `locks ls`. `dead`: the running ones whose
-      lease has expired.
-    * `waiting`: the tasks in line. `aside`: the tasks out of the line, since no worker accepts them.
-    * `longest_line`: the most tasks in line for one key. `oldest_wait`: seconds.
-    * `damaged`: the keys whose data cannot be read. `paused`: the keys that are paused or held back.
+    `dead`: running ones whose lease has expired. `aside`: out of the line, since no worker accepts them.
+    `longest_line`: of one key. `paused`: or held back.
     """
 
     running: int = 0
@@ -48,25 +45,17 @@ class Totals:
     paused: int = 0
 
     def add(self, other: Totals) -> None:
-        """Count other keys as well."""
         for each in fields(self):
             both = getattr(self, each.name), getattr(other, each.name)
             setattr(self, each.name, max(both) if each.name in _GREATEST else sum(both))
 
 
 def totals(services: Services, most: int) -> tuple[dict[str, Totals], float]:
-    """Return the totals of each task that has a key, and of all tasks of the app with options.
+    """Return the totals of each task that has a key or options, and the part of the states that were read.
 
-    With them the part of the keys whose states were read; see `look`. The holders are estimates then. Dead
-    ones, damaged and paused keys and the oldest wait are of these states alone.
-
-    Parameters:
-        most: the most tasks that are named, those with the most waiting tasks and holders. The others are
-            counted together, as `OTHER`, and so are keys with the name of a task that this app does not have.
-
-    Raises:
-        StoreUnavailable: the store does not answer.
-        ExclusiveError: it cannot list its keys.
+    The holders are estimates then. Dead ones, damaged and paused keys and the oldest wait are of these states
+    alone. Beyond `most`, the tasks with the fewest waiting tasks and holders count together as `OTHER`, and
+    so do keys with the name of a task that this app does not have.
     """
     by_key = tasks_by_key(services)
 

@@ -16,11 +16,7 @@ _TTL: Final = 5 * SECOND
 
 
 def try_lock(store: Store) -> None:
-    """Acquire a lock of its own, and release it.
-
-    Raises:
-        StoreError: the store does not grant it: it does not answer, is full, or refuses to write.
-    """
+    """Acquire a lock of its own, and release it. StoreError: the store is down, full, or refuses to write."""
     key, id, token = absolute_key(f"celery-exclusive trial {token_hex(4)}"), "trial/0", "0" * 16
     store.apply(key, Acquire(id, token, _TTL))
     store.apply(key, Release(id, token, "open"))

@@ -40,17 +40,9 @@ if TYPE_CHECKING:
 
 
 def why(services: Services, subject: str) -> Answer:
-    """Answer why a task does not run, or a key does not go on.
+    """Answer why a task does not run, or a key does not go on. A store that is silent is "store_down".
 
-    Parameters:
-        subject: the id of a task, or a key as `locks release` takes it: as it is listed, the name of a task,
-            or the string of a `key=` or a `lock()`.
-
-    Raises:
-        OptionError: the subject may mean several keys.
-        UnreadableKey: the data of the key are damaged.
-
-    If the store does not answer, the reason is "store_down".
+    `subject`: the id of a task, or a key as `locks release` takes it.
     """
     try:
         return _answer(services, subject)
@@ -67,10 +59,7 @@ def why_call(
 ) -> Answer:
     """Answer what holds the keys of a call of this task, the lock before the unique key.
 
-    Raises:
-        OptionError: there is no such task, it has no options, or the arguments cannot be a key.
-        TypeError: the arguments do not fit.
-        UnreadableKey: the data of a key are damaged.
+    OptionError: it has no options, or its arguments cannot be a key. TypeError: they do not fit.
     """
     tasks = services.app.tasks
     if name not in tasks:
@@ -88,17 +77,13 @@ def why_call(
 def why_words(
     services: Services, name: str, words: Sequence[str], headers: Mapping[str, Any] | None = None
 ) -> Answer:
-    """Answer for a call whose arguments are words: each a value of JSON, or else a string.
-
-    NAME=VALUE gives an argument its name. The errors are as of `why_call`.
-    """
+    """Answer for a call whose words are values of JSON, or else strings. NAME=VALUE names an argument."""
     given = [_argument(word) for word in words]
     named = {name: value for name, value in given if name}
     return why_call(services, name, [value for name, value in given if not name], named, headers)
 
 
 def _argument(word: str) -> tuple[str, Any]:
-    """Return the name of an argument, "" without one, and its value."""
     try:
         return "", json.loads(word)
     except ValueError:
@@ -213,7 +198,6 @@ def _undamaged(services: Services, state: KeyState) -> KeyState:
 
 
 def _of_task(services: Services, id: str) -> Iterator[Answer]:
-    """Yield an answer for each key that a task holds or waits for."""
     store = services.store
     keys = keys_of_id(store, id) if store.capabilities.listing else []
     for state in key_states(services, keys, asks_for_parts=True):
