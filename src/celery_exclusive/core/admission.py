@@ -37,11 +37,7 @@ from celery_exclusive.core.publishing import stand_behind
 
 @dataclass(frozen=True, slots=True)
 class Policy:
-    """The values of a task's option that decide a conflict.
-
-    `gives_up_in`: the time for which a new task waits in line. `on_duplicate`: "skip" or "raise", if another
-    task holds the unique key.
-    """
+    """The values of an option that decide a conflict. `gives_up_in`: how long a new task waits in line."""
 
     on_conflict: str = "wait"
     on_full: str = "raise"
@@ -56,16 +52,13 @@ class Admission:
     """The decision about a delivery.
 
     run: the body may begin. skip, fail: the delivery ends without its body, as SUCCESS or with a `Conflict`.
-    wait: the store has the message. join: the delivery holds its unique key, and ends as the task
-    `existing_id` has, which held the key before; "": that was lost. reschedule: the message is delivered
-    again later. drop: another copy of the message runs, or has run.
+    wait: the store has the message. join: it holds its unique key, and ends as the task `existing_id` has,
+    which held the key before; "": that was lost. reschedule: the message is delivered again later. drop:
+    another copy of the message runs, or has run.
 
-    * `key`: the key that decided. `by` and `others`: its owners, as in `Parked`. `existing_id`: the task of
-      the first owner, or the newer task by which this one was replaced or superseded.
-    * `reason`: the reason of a skip or failure.
-    * `fence`, `unique_fence`: the fences of the lock and of the unique key, as far as they were granted.
-    * `position`: the place of a waiting task in line. `waiting`: the number of tasks in a full line.
-    * `may_hold_unique`: the end of the run has to release the unique key.
+    `key` decided, and `by` and `others` are its owners, as in `Parked`. `existing_id`: the first owner's
+    task, or the newer one by which this one was replaced or superseded. `waiting`: the tasks in a full line.
+    `may_hold_unique`: the end of the run has to release the unique key.
     """
 
     kind: Literal["run", "skip", "fail", "wait", "join", "reschedule", "drop"]
@@ -90,11 +83,9 @@ class Admission:
         return self.reason in ("replaced", "given_up")
 
     def is_against(self, task: str) -> bool:
-        """Whether this task owns the key."""
         return task in (self.existing_id, *(task_id(owner.id) for owner in self.by))
 
     def given_up(self, on_give_up: str) -> Admission:
-        """Return the outcome of a task that has waited for as long as its option says."""
         return replace(self, kind=ON_CONFLICT[on_give_up], reason="given_up")
 
     def as_duplicate(self, key: str, by: tuple[Owner, ...], on_duplicate: str = "skip") -> Admission:
@@ -173,8 +164,7 @@ def _acquire_last_chance(delivery: Delivery, claim: Claim) -> Plan[Answer]:
 def _let_others_pass(delivery: Delivery) -> Plan[None]:
     """Let others run while the delivery waits for its last chance, but no duplicates of it.
 
-    In the line of its lock it keeps its place: at the end of a busy line it would give up its last chance to
-    others again and again.
+    It keeps its place in the line of its lock: at the end it would give up its last chance again and again.
     """
     if delivery.exclusive:
         yield Ask(delivery.exclusive.key, Remove(delivery.id, ending="aside"))
@@ -186,7 +176,6 @@ def _let_others_pass(delivery: Delivery) -> Plan[None]:
 
 
 def _acquire_keys(delivery: Delivery, policy: Policy) -> Plan[Admission]:
-    """Acquire the lock, and then the unique key."""
     unique = delivery.unique
     if unique and delivery.ends_window:
         return (yield from _leave_window(delivery, unique.claim, policy))
@@ -210,10 +199,9 @@ def _acquire_keys(delivery: Delivery, policy: Policy) -> Plan[Admission]:
 
 
 def joinable(existing_id: str, called_by: str | None) -> bool:
-    """Whether a duplicate may wait for the end of this task.
+    """Whether a duplicate may wait for the end of this task: not for its own caller, which may wait for it.
 
-    It may not be the one whose body has published the duplicate, and may wait for it. An id that its caller
-    has chosen may have the result of an earlier call.
+    The result under an id that a caller has chosen may be an earlier call's.
     """
     return existing_id != called_by and _UUID.fullmatch(existing_id) is not None
 
@@ -268,11 +256,7 @@ def _leave_window(delivery: Delivery, claim: Claim, policy: Policy) -> Plan[Admi
 
 
 def _acquire_lock(delivery: Delivery, claim: Claim, policy: Policy) -> Plan[Admission]:
-    """Acquire the lock, or wait in its line.
-
-    Most locks are free, so the first request comes without the message. A second request sends it when the
-    lock is held.
-    """
+    """Acquire the lock, or wait in its line. Most locks are free: only a second request has the message."""
     if delivery.superseded_by:
         return Admission("skip", claim.key, existing_id=delivery.superseded_by, reason="superseded")
     acquire = delivery.acquire(claim, at_once=True)
@@ -295,7 +279,6 @@ def _acquire_lock(delivery: Delivery, claim: Claim, policy: Policy) -> Plan[Admi
 
 
 def _outcome(answer: Answer, key: str, policy: Policy, *, has_to_wait: bool) -> Admission:
-    """Return what the last answer to a request for the lock means for the delivery."""
     if isinstance(answer, Granted):
         return Admission("run", key, fence=answer.fence)
     if isinstance(answer, Parked):
@@ -320,10 +303,9 @@ def _is_held_for(id: str, by: tuple[Owner, ...]) -> bool:
 
 
 def _ask(delivery: Delivery, key: str, acquire: Acquire) -> Plan[Answer]:
-    """Ask for a key without the message. If a redelivery is parked, send its message in a second request.
+    """Ask without the message. If a redelivery is parked, replace the one in the store in a second request.
 
-    The store may have the message from an earlier delivery, without the mark `redelivered` that the body has
-    to see: the second request replaces it.
+    That lacks the mark `redelivered`, which the body has to see.
     """
     answer = yield Ask(key, acquire)
     if isinstance(answer, Parked) and delivery.redelivered:
@@ -392,7 +374,6 @@ def _wait_for_unique_key(delivery: Delivery, key: str, answer: Answer, policy: P
 
 
 def _acquire_unique_key(delivery: Delivery, claim: Claim) -> Plan[Answer | None]:
-    """Acquire the unique key, take it over, or wait in its line. None: the body runs without it."""
     acquire = delivery.acquire(claim, at_once=True)
     answer = yield from _ask(delivery, claim.key, acquire)
     if isinstance(answer, Held) and _may_take_over(delivery, answer.by[0]):
@@ -421,9 +402,9 @@ def _keep_unique_key(delivery: Delivery, unique: UniqueClaim, lock: Claim | None
 def _release_dead_run(unique: UniqueClaim, lock: Claim) -> Plan[None]:
     """Requeue the unique lease of a dead earlier delivery of this message, as its worker would have done.
 
-    A run acquires its lock before its unique key, and this function looks in the other order. A run that has
-    the unique key at the first look, and no lock at the second, is dead or just ending. A run with both may
-    live; if it is dead, both leases expire together.
+    A run acquires its lock first; this looks in the other order. One that has the unique key at the first
+    look, and no lock at the second, is dead or just ending. One with both may live; if it is dead, both
+    leases expire together.
     """
     key = unique.claim.key
     runs = yield Ask(key, None, may_fail=True)

@@ -34,10 +34,7 @@ _TOKEN = re.compile("[0-9a-f]{16}")
 
 @dataclass(frozen=True, slots=True)
 class Claim:
-    """A key, with the id and the token of its claimant. Its lease lasts for `ttl` microseconds.
-
-    `limit`, `rates`: what the key allows. `share`: what the claim takes of it.
-    """
+    """A key, with the id and the token of its claimant. `ttl`: microseconds. `share`: what it takes."""
 
     key: str
     id: str
@@ -69,8 +66,7 @@ class Claim:
 class UniqueClaim:
     """The claim of a message to its unique key, which it holds `until` an event.
 
-    `is_acquired`: the publisher has acquired the key. `queued_ttl`: the life of the lease, in microseconds,
-    while the message is queued.
+    `is_acquired`: by the publisher. `queued_ttl`: microseconds of the lease while the message is queued.
     """
 
     claim: Claim
@@ -109,7 +105,6 @@ def worker_number(token: str) -> int:
 
 
 def task_id(id: str) -> str:
-    """Return the task id of a claim id, which has the form `task id/publish id@queue`."""
     return id.rpartition("/")[0]
 
 
@@ -119,7 +114,6 @@ def first_task_id(by: Sequence[Owner]) -> str:
 
 
 def publish_id(id: str) -> str:
-    """Return the publish id of a claim id, with its queue."""
     return id.rpartition("/")[2]
 
 
@@ -129,5 +123,4 @@ def publish_claim_id(id: str) -> str:
 
 
 def is_other_copy(id: str, other: str) -> bool:
-    """Whether these claim ids belong to copies of one publish in two queues."""
     return id != other and publish_claim_id(id) == publish_claim_id(other)

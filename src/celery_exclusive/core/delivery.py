@@ -12,9 +12,8 @@ from celery_exclusive.core.operations import Acquire, Order
 class Claims:
     """The claims of one delivery of a message, all with its `id` and its `token`.
 
-    `acks_late`: the worker acknowledges the message at its end; the broker redelivers it without that.
-    `last_chance`: the claim to the key `LAST_CHANCE`, if the task is given up when its worker dies once more.
-    `grace`: the seconds after which a worker interrupts the body, once a newer call has superseded it.
+    `last_chance`: set if the task is given up when its worker dies once more. `grace`: the seconds from
+    supersession to interruption.
     """
 
     id: str
@@ -36,26 +35,19 @@ class Claims:
 class Delivery(Claims):
     """The facts of one delivery of a message: its claims, and how it came.
 
-    * `duplicate_of`: the key and its task, if the message was sent as a duplicate.
-    * `joins`: as a duplicate it waits for the end of the task that holds its unique key, unless that is the
-      one whose body has published it (`called_by`), and which may wait for it.
-    * `was_admitted`: the task was admitted before; this is a retry, or a redelivery.
-    * `may_have_begun`: the task has run before, and does not only come again from a line; this may be its
-      replacement, too. It does not give up, and no newer task replaces it.
-    * `recovers`: the store keeps the message behind its run, at the first of its `leases`, and publishes it
-      again if the run dies.
-    * `order`: the order in which the tasks of its lock start; None: the order of arrival.
-    * `can_be_parked`: the store can keep the message, since it can be published to its queue again.
-    * `is_fanout`: all queues of the exchange got a copy.
-    * `published_by`: the task whose end has published the message; its own, if its own body has.
-    * `follows`: the id of the run that has handed its unique key over to this message, its retry or
-      replacement.
-    * `keeps_lock`: its run may have left the lease of the lock to this message, its retry.
-    * `superseded_by`: the newer task that has superseded the run of which this is the retry.
-    * `is_awaited`: other tasks wait for its end; it is a member of a canvas.
-    * `expires_in`: the time after which the message expires if it waits in line.
-    * `deaths`: the number of its runs whose workers died, and that were recovered.
-    * `queue`: where the broker has the message.
+    * `duplicate_of`: the key and its task, if it was sent as a duplicate. `joins`: it waits for the end of
+      the task that holds its unique key, unless that task's body has published it (`called_by`), and may wait
+      for it.
+    * `may_have_begun`: the task has run, and does not only come again from a line, or this is its
+      replacement. It does not give up, and no newer task replaces it.
+    * `recovers`: the store keeps the message behind its run, at the first of its `leases`.
+    * `order`: None: the order of arrival. `can_be_parked`: it can be published to its queue again.
+    * `is_fanout`: all queues of the exchange got a copy. `published_by`: the task whose end or body did.
+    * `follows`: the run that has handed its unique key over to this retry or replacement. `keeps_lock`: its
+      run may have left its lock's lease to this retry. `superseded_by`: the newer task, if that run was
+      superseded.
+    * `is_awaited`: other tasks wait for its end. `expires_in`: if it waits in line.
+    * `deaths`: of its workers, after which it was recovered.
     """
 
     duplicate_of: tuple[str, str] | None = None
@@ -118,7 +110,7 @@ class Delivery(Claims):
     def acquire(self, claim: Claim, *, at_once: bool = False) -> Acquire:
         """Return the request for one of its keys. A key that was not offered sees it as a redelivery.
 
-        With `at_once` a message that the store keeps for recovery gets the key or is refused, never parked.
+        `at_once`: a message that the store keeps for recovery is never parked.
         """
         recovers = self.recovers and claim in self.leases[:1]
         redelivered, promoted = self.may_be_in_line, None

@@ -23,8 +23,7 @@ from celery_exclusive.core.operations import (
 def body_ended(delivery: Claims, *, will_be_redelivered: bool) -> Release | Requeue | None:
     """Release the unique key before callbacks, a retry or the next step of a chain are published.
 
-    A message that will be redelivered keeps the key. If the store knows of copies, the lease stays:
-    `run_ended` drops them.
+    A message that will be redelivered keeps it. With copies the lease stays: `run_ended` drops them.
     """
     unique = delivery.unique
     if not unique or unique.ends_by_clock:
@@ -35,11 +34,10 @@ def body_ended(delivery: Claims, *, will_be_redelivered: bool) -> Release | Requ
 def run_ended(
     delivery: Claims, *, done: bool, will_be_redelivered: bool
 ) -> Iterator[tuple[str, Release | Requeue | Remove]]:
-    """Release all keys of a delivery that has ended.
+    """Release all keys of a delivery. `done`: the message is over, and its result is stored.
 
-    `done`: the message is over, and its result is stored. A message that will be redelivered keeps its unique
-    key. A run that holds its lock under the id of its retry, see `HandOver`, ends neither that id nor its
-    copies.
+    A message that will be redelivered keeps its unique key. A run that holds its lock under the id of its
+    retry, see `HandOver`, ends neither that id nor its copies.
     """
     ending: Ending = "done" if done else "open"
     if chance := delivery.last_chance:
@@ -89,10 +87,9 @@ def is_obsolete_copy(delivery: Delivery, answer: Answer) -> bool:
 class HandOver:
     """A retry that is about to be published, and that holds the lock of its run while it is queued.
 
-    Before the retry is published, the lease passes to its id, and the run continues to hold it as `claim`. So
-    a retry that arrives before its run has ended finds that its own id runs, and comes again later. When the
-    run ends, it leaves the lease to the retry for `queued_ttl`, in microseconds. A run that dies before loses
-    the lease after its ordinary ttl.
+    The lease passes to its id before it is published, and the run holds it on as `claim`: a retry that comes
+    early finds that its own id runs, and comes again later. The run's end leaves it the lease for
+    `queued_ttl`, in microseconds; after its death the lease has its ordinary ttl.
     """
 
     lock: Claim
@@ -113,8 +110,7 @@ class HandOver:
     ) -> Iterator[Requeue | Release | Remove]:
         """End the run. Its lease stays with the retry if that was published.
 
-        `has_lease`: the store has granted the lease to the id of the retry. Else the answer is lost, and the
-        run may hold it under either id. `done` is as in the function `run_ended`.
+        Without `has_lease` the answer is lost, and the run may hold it under either id.
         """
         if has_lease and done:  # the retry replaces the message of the run, and all its copies
             yield Remove(self.lock.id, "superseded")
@@ -129,7 +125,7 @@ class HandOver:
 def retry_ended(id: str, *, done: bool) -> Iterator[Remove | Release]:
     """Release the lock that a run has left to its retry, which has not begun.
 
-    `done`: the retry will not begin. A run that has not ended yet finds that, and releases the lock.
+    `done`: it will not. A run that has not ended yet finds that, and releases the lock.
     """
     if done:
         yield Remove(id, "superseded")

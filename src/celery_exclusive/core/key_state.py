@@ -42,13 +42,11 @@ OFFERS_ASIDE = 64
 
 
 def owner(lease: Holder, now: int) -> Owner:
-    """Return the lease as answers show it."""
     age = max(now - lease.fence, 0)
     return Owner(lease.id, age, max(lease.expiry - now, 0), lease.fence, lease.phase, lease.token)
 
 
 def waiting(entry: Entry, now: int) -> Waiting:
-    """Return the entry as stores show it."""
     left = max(entry.offer_until - now, 0)
     return Waiting(
         entry.id,
@@ -75,10 +73,10 @@ def named(leases: Iterable[Holder], own: str = "") -> list[Holder]:
 
 
 class KeyState:
-    """A document and its line, with the changes of this step. `id` is the id of the operation.
+    """A document and its line, with the changes of this step.
 
-    `tombstone` is the tombstone of its message, `mark` the same or the mark of its call.
-    `recovers`: whether a sweep ends dead runs whose messages are kept; None: the operation is no sweep.
+    `tombstone`: of its message, `mark`: the same, or of its call. `recovers`: whether a sweep ends dead runs
+    whose messages are kept; None: no sweep.
     """
 
     def __init__(self, document: Document, line: Line, id: str, now: int, first_offer: int) -> None:
@@ -210,17 +208,13 @@ class KeyState:
         return self.place_behind(of.last, size(self.room(), cost), of.weight)
 
     def place_behind(self, last: int, cost: int, weight: int = 1) -> int:
-        """Return the place in line of the next task of a part, whose last one has this place.
-
-        Parts that join at once stand in the order in which they come.
-        """
+        """Return the place of a part's next task. Parts that join at once stand in the order they come in."""
         self.reached = self.reached or self.next_number()
         base, start = max(self.reached, last), A_START * cost // weight
         place = (base // AT_ONCE + start // AT_ONCE) * AT_ONCE
         return min(place + min(self.waiting, AT_ONCE - 1), NEVER - 1)
 
     def before(self, entry: Entry) -> int:
-        """Return how many wait before an entry that joins, of a line that was not read so far all."""
         head = [other for other in self.head() if other.id != entry.id]
         count = sum(other.turn < entry.turn for other in head)
         return self.waiting if count == len(head) else count
@@ -232,12 +226,10 @@ class KeyState:
 
     @property
     def held(self) -> int:
-        """The number of holders."""
         return len(self.holders) + self.unread
 
     @property
     def extra(self) -> int:
-        """The units that leases hold beyond one each."""
         return sum([lease.cost - 1 for lease in self.holders.values()]) + self.unread_extra
 
     @property
@@ -263,7 +255,6 @@ class KeyState:
         return found
 
     def has_room(self, cost: int, ahead: int) -> bool:
-        """Whether a task has room behind so many others in line. Those that were not read cost one."""
         before = [entry.cost for entry in self.head() if entry.id != self.id][:ahead]
         unread = ahead - len(before)
         room = tuple((free - unread, most) for free, most in self.room())
@@ -296,10 +287,7 @@ class KeyState:
         return Owner("", 0, left, phase="rate" if is_rate else "part")
 
     def closed(self, cost: int, part: str = "") -> list[Owner]:
-        """Return the owner without an id for which a task has to wait though slots may be free, if any.
-
-        Behind others it waits as the next of them.
-        """
+        """Return the owner without an id for which a task waits though slots may be free: as next of all."""
         terms, now = self.terms, self.now
         if part and not self.part_lets(part, cost):
             return [self._closed_part(part, cost)]
@@ -339,10 +327,7 @@ class KeyState:
         return any(not entry.joins for entry in ahead)
 
     def owners(self, cost: int | None = None, part: str = "") -> tuple[tuple[Owner, ...], int]:
-        """Return the owners that an answer names, holders first, and the number of others.
-
-        `cost`, `part`: of the task that has to wait for them, maybe since the key is closed.
-        """
+        """Return the owners that an answer names to such a task, holders first, and the number of others."""
         closed = [] if cost is None else self.closed(cost, part)
         owners = [owner(lease, self.now) for lease in named(self.holders.values(), self.id)]
         in_turn = self.in_turn()
@@ -368,7 +353,6 @@ class KeyState:
         return copy is not None and copy.is_copy_at_broker
 
     def leave(self, id: str | None = None) -> None:
-        """Remove the entry of this id, by default the operation's id, if there is one."""
         id = self.id if id is None else id
         if entry := self.entries.get(id):
             self._count(entry, -1)
@@ -378,7 +362,6 @@ class KeyState:
             self._do_not_wake(id)
 
     def note_queue(self, queue: str) -> None:
-        """Note the queue of the operation's message, which is about to join the line."""
         own = self.entries.get(self.id)
         if self.waiting == (own is not None and own.state == "waiting"):  # no other message waits
             self.queue = queue
@@ -503,8 +486,7 @@ class KeyState:
     def shorten_offers(self, only: str | None = None) -> None:
         """Shorten the long first offers of published messages, since another task waits for these slots now.
 
-        The first offer to a published message is long, as its queue may be. A late message now blocks the
-        next task in line for no longer than an offered one does. `only`: the offer of this id alone.
+        A late message now blocks the line no longer than an offered one. `only`: the offer of this id alone.
         """
         longest = self.now + LONGEST_OFFER * self.first_offer
         for entry in self.in_turn():
@@ -558,6 +540,5 @@ class KeyState:
 
     @property
     def first_deadline(self) -> int:
-        """The time at which the first message in line expires, or an earlier one."""
         waits = self.waiting or self.shut or any(entry.state == "aside" for entry in self.entries.values())
         return self.deadline if waits else NEVER

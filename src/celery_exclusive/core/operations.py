@@ -19,22 +19,17 @@ class Acquire:
     """Acquire a lease, or, with a `message`, park it in line.
 
     * `promoted`: the epoch that a message carries if it was republished for an offer.
-    * `acks_late`: the message is acknowledged after the run, so its entry stays until the run is done.
-    * `max_waiting`: a new message is not parked if so many tasks wait already.
-    * `at_once`: the message is granted the key or refused, never parked.
-    * `recovers`: the store keeps the message behind its run until that is done, and republishes it if the run
-      dies.
+    * `acks_late`: its entry stays until the run is done.
+    * `max_waiting`: a new message is not parked if so many wait. `at_once`: it is granted or refused.
+    * `recovers`: the store keeps the message behind its run, and republishes it if the run dies.
     * `order`: "published" keeps the place in line if the run dies; "any" passes waiting tasks.
-    * `takes_over`: an id with a phase, not "running". If that id holds the key in this phase, its lease, with
-      its fence, passes to this id.
-    * `expires_in`: the time after which the message expires if it waits in line.
-    * `gives_up_in`: the time after which a sweep ends the wait of a new message in line.
-    * `replaces`: a new message replaces the messages of this kind that wait in line, and may be replaced.
+    * `takes_over`: an id with a phase, not "running". If it holds the key so, its lease and fence pass on.
+    * `expires_in`: of the message in line. `gives_up_in`: a sweep ends the wait of a new message then.
+    * `replaces`: a new message replaces those of this kind in line, and may be replaced.
     * `joins`: in line it keeps no new call from the key, which it would only end as another has.
     * `queue`: where the broker has the message, if that may be parked.
-    * `cost`: the units that the run holds of the limit, and takes of each rate. `rates`: units and periods.
-    * `part`: of the key's tasks, to which it belongs; "": to none. `weight`, `part_limit`, `part_rates`: the
-      terms of this part. Weight 0: it brings none, and the part keeps those that it has.
+    * `cost`: the units that it holds of the limit, and takes of each rate.
+    * `weight`, `part_limit`, `part_rates`: the terms of this `part`. Weight 0: it keeps those that it has.
     """
 
     id: str
@@ -115,11 +110,10 @@ class Renew:
 class Release:
     """Release the lease of a run that has ended.
 
-    * done: the message is over. Its copy is removed and leaves a tombstone, even if the lease ended before.
-    * open: the id may come again, and its copy stays.
-    * if_no_copy: as done, but without a tombstone, since the result is not stored yet. If a copy of the
-      message may come, nothing is released, and the end of the run decides about the copy. The message that
-      the store keeps for this run is no copy.
+    * done: its copy leaves a tombstone, even if the lease ended before. open: the id may come again, and its
+      copy stays.
+    * if_no_copy: as done, but without a tombstone, since the result is not stored yet. If a copy may come,
+      nothing is released before the end of the run. What the store keeps for this run is no copy.
     """
 
     id: str
@@ -131,9 +125,8 @@ class Release:
 class Requeue:
     """Leave the lease of a run that has ended to its message, which is delivered again.
 
-    The id holds the lease for `ttl`, in the phase "again". If the store has a copy of the message, the copy
-    joins the line, and the lease is released. It is also released if the message is over, as a tombstone
-    shows.
+    The id holds it for `ttl`, in the phase "again". It is released if the message is over, or if the store
+    has a copy, which joins the line.
     """
 
     id: str
@@ -275,9 +268,8 @@ class SetLimit:
 class Hold:
     """Start no task of a key, or of a part, for as long as it `lasts`; 0 ends all holds.
 
-    An earlier hold that ends later stays.
-
-    `id` and `token`: the run that asks for it, which has to hold the key. Without an id an operator asks.
+    An earlier hold that ends later stays. `id`, `token`: a run that holds the key. Without an id an operator
+    asks.
     """
 
     id: str
@@ -288,10 +280,7 @@ class Hold:
 
 @dataclass(frozen=True, slots=True)
 class Charge:
-    """Count more units of a run at the rates of its key and its part.
-
-    Applied(False): it does not hold the key.
-    """
+    """Count more units of a run at the rates of its key and part. Applied(False): the run lost its key."""
 
     id: str
     token: str
@@ -365,7 +354,6 @@ class Owner:
 
     @property
     def is_closed(self) -> bool:
-        """Whether it stands for a key that is closed."""
         return self.phase in ("rate", "paused", "hold", "part")
 
     @property
@@ -378,14 +366,10 @@ class Owner:
 class Waiting:
     """A task in line, as stores show it. `age`: the time since it joined the line.
 
-    * `is_offered`: the slot is offered to it, and its message published.
-    * `not_before`: the time until its window closes, if it waits for newer calls.
-    * `ends_in`: the time until it gives up, if it `gives_up`, or its message expires. None: never.
-    * `offers`: the number of its offers. A message that was published with its place has five from the start.
-    * `deaths`: the number of its runs that were recovered after their leases had expired.
-    * `is_aside`: it is out of the line, since no worker accepted its offers, or since its wait is `over`: by
-      its deadline (""), or for the newer message with this id. A worker ends its task then.
-    * `part`: the part of the key's tasks that it belongs to. `cost`: the units that its run will need.
+    * `not_before`: the time until its window closes. `ends_in`: until it gives up or expires; None: never.
+    * `offers`: a message that was published with its place has five from the start.
+    * `is_aside`: out of the line, since no worker accepted its offers, or since its wait is `over`: by its
+      deadline (""), or for the newer message with this id. A worker ends its task then.
     * `is_shut`: it waits for room of its part, and is not in line yet.
     * `is_replaceable`: a newer call takes its place, see `Acquire.replaces`.
     """
@@ -430,11 +414,7 @@ class Parked:
 
 @dataclass(frozen=True, slots=True)
 class Held:
-    """No slot is free, and nothing was stored.
-
-    The answer to `Acquire` names at least one owner: a holder, or the task to which the slot is offered. `by`
-    and `others` are as in `Parked`.
-    """
+    """No slot is free, and nothing was stored. Owners as in `Parked`: to `Acquire` at least one."""
 
     by: tuple[Owner, ...]
     others: int = 0
@@ -458,8 +438,7 @@ class Full:
 class Over:
     """The wait in line is over, and this delivery ends its task without its body.
 
-    `newer`: the id of the message that has replaced it; "": its deadline has come. `by` and `others` are as
-    in `Parked`.
+    `newer`: the id of the message that has replaced it; "": its deadline has come. Owners as in `Parked`.
     """
 
     newer: str

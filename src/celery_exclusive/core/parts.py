@@ -11,8 +11,6 @@ from celery_exclusive.core.room import Rates, Terms, take
 
 
 class _Of(Protocol):
-    """An operation with the part of its task."""
-
     @property
     def part(self) -> str: ...
     @property
@@ -24,12 +22,7 @@ class _Of(Protocol):
 
 
 class Parts:
-    """The parts that a step may change. What they count follows from the leases and the entries of the step.
-
-    Parameters:
-        document, line: as they were before the step.
-        holders, entries: as the step changes them.
-    """
+    """The parts that a step may change; their counts follow from its `holders` and `entries`."""
 
     def __init__(
         self,
@@ -47,7 +40,6 @@ class Parts:
         self._has_shut = document.terms.shut > 0
 
     def of(self, name: str) -> Part:
-        """Return a part as it is now."""
         part = self.known.get(name) or Part(name)
         held, waiting, shut = _counts(name, *self._before)
         held_now, waiting_now, shut_now = _counts(name, self._holders, self._entries)
@@ -85,7 +77,6 @@ class Parts:
         self.known[name] = replace(self.known.get(name) or Part(name), terms=terms)
 
     def fits(self, name: str, cost: int, own: int = 0) -> bool:
-        """Whether a part has room for a task, see `Part.room`."""
         return not name or bool(take(self.of(name).room(self._now, own), cost))
 
     def shut(self, name: str) -> list[Entry]:
@@ -101,7 +92,6 @@ class Parts:
         ]
 
     def changed(self) -> tuple[Part, ...]:
-        """Return the parts as the step has left them, each with the time at which it is due."""
         return tuple(replace(part, due=self._due(part), first=()) for part in map(self.of, self.known))
 
     def _due(self, part: Part) -> int:
@@ -129,10 +119,7 @@ def _counts(name: str, holders: Mapping[str, Holder], entries: Mapping[str, Entr
 def touched(
     document: Document, line: Line, ids: Collection[str], part: str | None, now: int
 ) -> dict[str, int]:
-    """Return the parts whose counts a step may change, and the units that it may free of each.
-
-    `ids`: of the leases that an operation reads. `part`: of its task.
-    """
+    """Return the parts whose counts a step may change, and the units that it may free of each."""
     ended = {lease.id: lease for lease in document.holders if lease.expiry <= now or lease.id in ids}
     held = {lease.id for lease in document.holders}
     entries = [*line.overdue, *line.last, *([line.entry] if line.entry else [])]
@@ -147,11 +134,7 @@ def touched(
 
 
 class Source(Protocol):
-    """Where a store has the parts of a key."""
-
-    def parts(self, names: Collection[str]) -> Iterable[Part]:
-        """Return the known ones of these parts."""
-        ...
+    def parts(self, names: Collection[str]) -> Iterable[Part]: ...
 
     def due_parts(self, count: int) -> list[Part]:
         """Return so many of the parts that are due at a time, in order of (due, name)."""
@@ -175,11 +158,7 @@ def with_parts(
 ) -> Line:
     """Return the line with the parts that a step reads.
 
-    Parameters:
-        ids: of the leases that its operation reads.
-        brings: the part of its task, with the terms that this has.
-        sweeps: it reads parts that are due.
-        changes: it may change at will what the part allows.
+    `ids`: of leases. `brings`: its task's part, with terms. `changes`: it may set what the part allows.
     """
     freed = touched(document, line, ids, brings.name if brings else None, now)
     found = {part.name: part for part in source.parts(freed)} if freed else {}

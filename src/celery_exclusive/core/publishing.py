@@ -12,8 +12,7 @@ from celery_exclusive.core.plan import Ask, Plan
 from celery_exclusive.core.records import NOT_BEGUN, Phase
 
 Kind = Literal["call", "retry", "replacement", "rekeyed replacement"]
-"""The origin of a publish: any code, Celery's `retry`, or the task's own run, for instance by `replace`, with
-the unique key of this run or with another one."""
+"""The origin of a publish: any code, Celery's `retry`, or its own run, maybe with another unique key."""
 PHASES: Final[Mapping[str, Phase]] = {FINISHED: "queued", STARTED: "queued", PERIOD: "period"}
 """The phase of the lease of a call, by the event that ends the lease."""
 
@@ -22,14 +21,12 @@ PHASES: Final[Mapping[str, Phase]] = {FINISHED: "queued", STARTED: "queued", PER
 class Call:
     """A message with a unique key that is about to be published.
 
-    * `inherits`: the claim of the run whose lease this retry or replacement inherits.
-    * `is_awaited`: other tasks wait for its result; it is a member of a canvas.
-    * `has_to_be_sent`: it is sent as a duplicate if another task holds the key: see `has_to_be_sent()`.
-    * `is_parallel`: it is a member of a group or chord.
-    * `parent`: the task whose end publishes it; its own, if its own body does.
-    * `callers`: the tasks whose bodies hold the key around this call.
-    * `lock`: the key in whose line the message of the unique key's holder may be. `ends_waits`: messages may
-      leave that line without their bodies. `patience`: the time after which a queued message may be lost.
+    * `inherits`: the run whose lease this retry or replacement inherits. `has_to_be_sent`: see there.
+    * `is_awaited`: other tasks wait for its result. `is_parallel`: it is a member of a group or chord.
+    * `parent`: the task whose end or body publishes it. `callers`: whose bodies hold the key around this
+      call.
+    * `lock`: the key in whose line the holder's message may be. `ends_waits`: messages may leave that line
+      without their bodies. `patience`: the time after which a queued message may be lost.
     """
 
     claim: Claim
@@ -51,9 +48,8 @@ class Call:
 class Sending:
     """The decision about a call: send it, send it as a duplicate, skip it, or raise an error.
 
-    "sent": an earlier request has sent the message, whose task has finished or has lost its key since.
-    `existing_id` is the task that has the key. `may_hold`: if the call is not sent, it has to release the
-    key.
+    "sent": an earlier request has, and the task has finished or lost its key since. `may_hold`: a call that
+    is not sent has to release the key.
     """
 
     kind: Literal["send", "sent", "duplicate", "skip", "error"] = "send"
@@ -92,20 +88,15 @@ def publish(call: Call) -> Plan[Sending]:
 
 
 def has_to_be_sent(*, goes_on: bool, is_awaited: bool, has_given_id: bool, parent: str | None) -> bool:
-    """Whether a message is sent even if another task holds its key.
+    """Whether a message is sent even if another task holds its key: else work is lost or a caller hangs.
 
-    Without it work would be lost, or its caller or canvas would wait in vain.
-    `goes_on`: it is the retry or the replacement of a run. `has_given_id`: the caller has chosen the task id,
-    and may wait for its result. `is_awaited` and `parent` are as in `Call`.
+    `goes_on`: a retry or replacement of a run. A caller that has chosen the id may wait for its result.
     """
     return goes_on or is_awaited or has_given_id or parent is not None
 
 
 def stand_behind(lock: str | None, held: Held, patience: int = 0) -> Plan[bool]:
-    """Stand behind the message that holds a unique key, if it has not begun. Return whether it never will.
-
-    `lock`: the key in whose line it may be. `patience`: the time after which a queued message may be lost.
-    """
+    """Stand behind the message that holds a unique key, if it has not begun. Return whether it never will."""
     owner = next(iter(held.by), None)
     if not lock or not owner or owner.phase not in NOT_BEGUN or owner.age < patience:
         return False

@@ -18,8 +18,7 @@ RENEWALS_PER_TTL = 3
 RECALLED_AT_ONCE = 100
 """The most messages of a key that one sweep recalls. The next sweep for the rest is due at once."""
 WOKEN_AT_ONCE = 1_000_000
-"""The bytes of messages after which a sweep looks at no further key. The next sweep for the rest is due at
-once."""
+"""The bytes of messages after which a sweep looks at no further key. The next one is due at once."""
 SOON = SECOND
 """How far a sweep looks ahead for the next key that is due."""
 Phase = Literal["running", "queued", "again", "period"]
@@ -40,8 +39,7 @@ message has as many. In a long queue of busy keys each offer adds a copy."""
 AT_BROKER, KEEPS_PLACE = 1, 2
 """The flags in `offers` of an entry behind its run."""
 BEGUN, SENT, GIVEN_UP, OVER = "begun", "sent", "given_up", "over "
-"""The kinds of tombstones, as stores keep them. A store keeps one that is done as its token alone, and `OVER`
-before the id of the newer message."""
+"""The kinds of tombstones. One that is done is its token alone; `OVER` comes before the newer id."""
 SEVERAL = "*"
 """In the place of a queue's name, which has a slash: the messages in line are of several queues."""
 SENT_LIFE = 300 * SECOND
@@ -79,11 +77,9 @@ class Holder:
 class Tombstone(NamedTuple):
     """The memory of an id that has left the line, or that a call has used.
 
-    * done: it has finished, by the delivery with the token `of`, or without one.
-    * begun: it has begun, but may not have finished.
-    * over: its wait has ended. `of`: the newer message, if one has replaced it.
-    * sent, given_up: the marks of a call, which only requests of its publisher read. The step that granted
-      its key has sent its message, too, or the publisher has given it up.
+    done: finished, by the delivery with the token `of`, or without one. begun: maybe not finished. over: its
+    wait has ended, for the newer message `of`. sent, given_up: marks of a call, for its publisher's requests
+    alone; the message was sent when its key was granted, or the publisher has given it up.
     """
 
     kind: Literal["done", "begun", "over", "sent", "given_up"] = "done"
@@ -150,7 +146,6 @@ class Entry:
 
     @property
     def turn(self) -> tuple[int, str]:
-        """The order of the entries in line."""
         return self.place or self.seq, self.id
 
     @property
@@ -177,11 +172,9 @@ class Entry:
 class Part:
     """One of the parts of a key, while it has tasks or terms.
 
-    * `waiting`, `held`: the units of its tasks in line, and of its runs. `last`: the last place in line.
-    * `shut`: how many of its tasks wait for room of the part, and are not in line yet.
-    * `weight`, `limit`, `terms`: as its calls and its operators have set them.
-    * `due`: when a sweep must look at it; it may be early, never late.
-    * `first`: of its shut tasks the first ones, at least one more than the step may let into the line.
+    `waiting`, `held`: units in line, and of runs. `shut`: the tasks that wait for its room, out of line, and
+    `first` are at least one more of them than the step may let in. `last`: its last place in line. `due`:
+    when a sweep must look; it may be early, never late.
     """
 
     name: str
@@ -197,7 +190,6 @@ class Part:
 
     @property
     def most(self) -> int:
-        """The units that it may hold at once."""
         return self.terms.override.limit if self.terms.override else self.limit
 
     def at(self, now: int) -> Part:
@@ -207,7 +199,6 @@ class Part:
         return replace(self, terms=replace(terms, override=None) if is_over else terms)
 
     def is_idle(self, now: int) -> bool:
-        """Whether nothing of it is left to know."""
         return not (self.waiting or self.held or self.shut) and self.terms.last(now) <= now
 
     def room(self, now: int, own: int = 0) -> Room:
@@ -269,7 +260,6 @@ class Document:
 
     @property
     def held(self) -> int:
-        """The number of holders."""
         return len(self.holders) + self.unread
 
 
@@ -316,9 +306,9 @@ def readable(
 ) -> tuple[tuple[Holder, ...], int, int]:
     """Return `holders`, `unread` and `unread_expiry` of the document that a step gets.
 
-    It reads all holders if there are at most `NAMED`. Of more, it reads the holders that have the
-    operation's `ids`, the expired ones up to `ENDED_AT_ONCE`, and the next to expire: as many as an answer
-    names when two of them have gone. `first`: at least these holders and the next one, out of `held`.
+    Of more than `NAMED` holders it reads those with the operation's `ids`, the expired ones up to
+    `ENDED_AT_ONCE`, and the next to expire: as many as an answer names when two of them have gone. `first`:
+    at least these and the next one, out of `held`.
     """
     ordered = by_expiry(first)
     if held <= NAMED:

@@ -1,8 +1,4 @@
-"""The room of a key: what its limits still let start, at once and per time.
-
-A key has room for a task if each of its limits has: the units that may be held at once, and the units that
-each rate may start in its period. Most tasks cost one unit.
-"""
+"""The room of a key: what each of its limits, at once and per period, still lets start, in units."""
 
 from __future__ import annotations
 
@@ -39,8 +35,7 @@ def size(room: Room, cost: int) -> int:
 class Share(NamedTuple):
     """The share of a call in its key: its units of each limit, and the part of the tasks that it belongs to.
 
-    A key with parts lets these start their tasks in turn, in the ratio of their weights. `limit`, `rates`:
-    what the part allows. Weight 0: what the part has and allows stays as others have said.
+    Parts start in turn, in the ratio of their weights. Weight 0: its terms stay as others have said.
     """
 
     cost: int = 1
@@ -169,7 +164,7 @@ class Terms:
         return self if is_used or self.last(now) > now else NO_TERMS
 
     def with_rates(self, rates: Rates, now: int) -> Terms:
-        """Return the terms with these rates. Each has the log of its period, or else of the one at its place.
+        """Return the terms with these rates. Each keeps the log of its period, or of the one at its place.
 
         A call with other rates, or without any, does not forget the starts of those before.
         """
@@ -186,7 +181,6 @@ class Terms:
         return replace(self, rates=tuple(rate for rate in new if rate.units or rate.log))
 
     def started(self, now: int, cost: int) -> Terms:
-        """Count a start."""
         rates = tuple(rate.started(now, min(cost, rate.units)) if rate.units else rate for rate in self.rates)
         return replace(self, rates=rates) if rates else self
 

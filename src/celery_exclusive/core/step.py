@@ -68,12 +68,9 @@ def step(
 class Transition:
     """The result of a step: the new document, the changes of the line, and the ids to republish.
 
-    * `entries`: new or changed entries. `removed`: ids whose entries are deleted with their messages.
-    * `kept`: store the operation's message.
-    * `tombstone`: of the operation's id, as stores keep it.
-    * `wake`: ids whose messages must be published now. `aside`: ids whose offers no worker accepted.
-    * `due`: when the reaper must look at the key; None: not before the next operation.
-    * `parts`: the parts that the step knows, as they are now.
+    `kept`: store the operation's message. `tombstone`: of the operation's id. `wake`: publish these messages
+    now. `aside`: no worker accepted the offers. `due`: when the reaper must look; None: not before the next
+    operation. `parts`: as far as the step knows them.
     """
 
     document: Document
@@ -289,7 +286,6 @@ class _Step(CallSteps):
         return Applied(is_own)
 
     def _set_terms(self, part: str, terms: Terms) -> None:
-        """Set the terms of a part; "": of the key."""
         if part:
             self.parts.set_terms(part, terms)
         else:
@@ -397,7 +393,6 @@ class _Step(CallSteps):
         return self._granted(op, fence)
 
     def _granted(self, op: Acquire, fence: int) -> Granted:
-        """Name the run that has ended before a delivery that joins. It is forgotten when a body begins."""
         if self.terms.done and not op.joins:
             self.terms = replace(self.terms, done="")
         return Granted(fence, self.terms.done)
@@ -474,7 +469,7 @@ class _Step(CallSteps):
     def _again_in_line(self, entry: Entry, op: Acquire) -> Entry:
         """Return the entry of a message that waits on, at a new place if it was aside or has another part.
 
-        One in line for which its part has no room any more becomes the first that waits for that.
+        Without room in its part it becomes the first that waits for that.
         """
         if not entry.gives_up:
             entry = replace(entry, deadline=self._deadline_of(op))
