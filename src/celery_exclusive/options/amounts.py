@@ -52,7 +52,6 @@ def is_count(value: object) -> TypeGuard[int]:
 
 
 def is_weight(value: object) -> TypeGuard[int]:
-    """Whether the value is a weight of a part of a key's tasks."""
     return is_count(value) and value <= HEAVIEST
 
 

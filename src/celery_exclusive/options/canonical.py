@@ -1,8 +1,8 @@
 """The canonical form of values: type-tagged, injective, free of the order of dicts.
 
-A value has the form of its JSON round trip through kombu, since a retry, a call by name and a worker see that
-form. A value without a stable form is refused; a memory address is never part of a key. A value that is too
-large is refused, too: a worker also makes keys in its main process, which does nothing else meanwhile.
+A value has the form of its JSON round trip through kombu, which a retry, a call by name and a worker see. One
+without a stable form is refused: a memory address is never part of a key. So is one that is too large: a
+worker also makes keys in its main process, which does nothing else meanwhile.
 """
 
 from __future__ import annotations
@@ -136,10 +136,7 @@ AS_THEY_ARE: Final = frozenset({*_JSON, bool, type(None)})
 
 
 class _Text:
-    """The canonical text of the arguments of one key, while it is written.
-
-    A text that would be too large is refused before it is written.
-    """
+    """The canonical text of a key's arguments, while it is written. One too large is refused before."""
 
     def __init__(self) -> None:
         self.parts: list[bytes] = []

@@ -39,10 +39,7 @@ StartOrder = Literal["arrived", "published", "any"]
 
 
 class _ByDefault(int):
-    """The limit of an option without `limit=`, which is 1 for a key and none for its parts.
-
-    A copy of the option has it, too.
-    """
+    """The limit of an option without `limit=`, also in copies: 1 for a key and none for its parts."""
 
 
 _ONE: Final = _ByDefault(1)
@@ -177,7 +174,6 @@ class Exclusive(Option):
 
     @property
     def most(self) -> int:
-        """The units that may be held at once, as of now; `MOST` without a limit."""
         try:
             limit = self.limit() if callable(self.limit) else self.limit
         except Exception as error:  # noqa: BLE001 - whatever the user's function raises
@@ -223,7 +219,6 @@ class Exclusive(Option):
 
     @property
     def has_line(self) -> bool:
-        """Whether its tasks wait in line."""
         return self.on_conflict in IN_LINE
 
     @property
@@ -254,7 +249,6 @@ class Exclusive(Option):
 
     @property
     def grace_s(self) -> float | None:
-        """The seconds after which a superseded body is interrupted. None: never."""
         kept: float | None = seconds(self.grace)
         return kept
 
@@ -456,7 +450,6 @@ class UniqueOption(Option):
 
     @property
     def refuses_duplicates(self) -> bool:
-        """Whether a duplicate call raises an error."""
         return False
 
     @property

@@ -21,7 +21,6 @@ PARAMETER: Final = "headers"
 
 
 def own_headers(headers: Mapping[str, Any] | None) -> dict[str, Any]:
-    """Return the headers of a message that the user has set."""
     return {name: value for name, value in (headers or {}).items() if name not in RESERVED}
 
 

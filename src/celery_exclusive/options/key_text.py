@@ -1,7 +1,7 @@
-"""The text of a key: the kind of its option, and then one task or a string that tasks share.
+"""The text of a key: "x", "u" or "d", the kind of its option, and one task or a string that tasks share.
 
-The kind is "x", "u" or "d". After ":" follows the key of one task, its name with a hash of the chosen
-arguments; after "=" a string that tasks share. So no shared string has the text of a task's key.
+After ":" follows the key of one task, its name with a hash of the chosen arguments; after "=" a string that
+tasks share. So no shared string has the text of a task's key.
 """
 
 from __future__ import annotations
@@ -32,15 +32,13 @@ def own_key(task_name: str, kind: str = "x") -> str:
 
 
 def without_hash(key: str) -> str:
-    """Return the key of the whole task, from one of its keys with arguments."""
     return _HASH_OF_ARGUMENTS.sub("", key)
 
 
 def absolute_key(text: str, kind: str = "x") -> str:
     """Return the key of a string that tasks share: for instance "x=", and up to 200 bytes.
 
-    A longer string is cut and completed with a hash. The same is done to a string that is no valid Unicode,
-    or that looks like a cut one.
+    A longer string, one that is no valid Unicode, or that looks like a cut one, is cut and gets a hash.
     """
     if not 0 < len(text) <= MOST_CHARACTERS:
         what = TOO_LONG if text else "an empty string"
@@ -60,7 +58,6 @@ def fitted(text: str) -> str:
 
 
 def _fitted(text: str, longest: int, hashed: re.Pattern[str]) -> str:
-    """Cut a string to so many bytes; different strings stay different."""
     data = utf8(text)
     if len(data) <= longest and not hashed.fullmatch(text[-33:]):
         with suppress(UnicodeDecodeError):  # half a surrogate pair, which no store could keep

@@ -46,8 +46,7 @@ _Call = tuple[Sequence[object], Mapping[str, object]]
 class _Parameters(NamedTuple):
     """The parameters of a task, with a faster way than `Signature.bind` for most calls.
 
-    `by_place`: the names that can be given by place and by name. `required`: the names without default.
-    `defaults`: the value of each parameter, in order; None if not every argument can be given by its name.
+    `required`: without default. `defaults`: in order; None if not every argument can be given by its name.
     """
 
     signature: Signature
@@ -81,10 +80,7 @@ _known: WeakKeyDictionary[_Run, dict[bool, _Parameters]] = WeakKeyDictionary()
 
 
 def check(task_name: str, run: _Run, option: Option) -> None:
-    """Raise OptionError if no key can be made from the parameters of this task. `run` is `task.run`.
-
-    Call it once, when the task is registered.
-    """
+    """Raise OptionError, when a task is registered, if no key can be made from its parameters."""
     signature = _parameters(run).signature
     parameters = signature.parameters
     try:
@@ -152,12 +148,9 @@ def key_of(
     headers: _Headers = None,
     in_key: tuple[str, ...] = (),
 ) -> str:
-    """Return the key for which a call with these arguments competes.
+    """Return the key for which a call competes. `in_key`: the names of headers that are part of every key.
 
-    `headers` are the headers of its message, and `in_key` the names of headers that are part of every key.
-
-    Raises OptionError if an argument has no stable string form, and Python's TypeError if the arguments do
-    not fit.
+    OptionError: an argument has no stable form. TypeError: the arguments do not fit.
     """
     chosen = {name: (headers or {}).get(name, ABSENT) for name in in_key} if in_key else None
     try:
@@ -186,10 +179,7 @@ def share_of(
     headers: _Headers = None,
     most_of: Callable[[Exclusive], int] = attrgetter("most"),
 ) -> Share:
-    """Return what a call takes of its key. Raises OptionError if a cost, a part or a weight is none.
-
-    `most_of`: returns the limit of an option.
-    """
+    """Return what a call takes of its key, or raise OptionError. `most_of`: the limit of an option."""
     if isinstance(option.cost, int) and option.per is None:
         return Share(option.cost)
     try:
@@ -308,10 +298,7 @@ def _check_function(key: Callable[..., object], signature: Signature, name: str)
 
 
 def _is_called_by_name(key: Callable[..., object], signature: Signature) -> bool:
-    """Whether a function takes the arguments of the task by name, as with **kwargs alone, and not by place.
-
-    Raises TypeError if it accepts neither.
-    """
+    """Whether a function takes the arguments by name, as with **kwargs alone; TypeError: nor by place."""
     named = {name: parameter.kind for name, parameter in signature.parameters.items()}
     by_name = [name for name, kind in named.items() if kind is Parameter.KEYWORD_ONLY]
     by_place = [name for name, kind in named.items() if kind < Parameter.VAR_POSITIONAL]
@@ -387,10 +374,7 @@ def _arguments_of(key: Callable[..., object], bound: BoundArguments, headers: _H
 
 
 def _cause(error: Exception) -> str:
-    """Return the type of an error, with the text if the function does not accept its arguments.
-
-    Another text may show a value of an argument.
-    """
+    """Return the type of an error, with the text if arguments do not fit: others may show their values."""
     raised_in = [frame.f_globals.get("__name__", "") for frame, _ in walk_tb(error.__traceback__)][-1]
     is_bad_call = isinstance(error, TypeError) and raised_in.partition(".")[0] == _PACKAGE
     return f"{type(error).__name__}: {error}" if is_bad_call else type(error).__name__
@@ -427,7 +411,7 @@ def _shown(value: object, fix: str) -> str:
 def _with_headers(text: str, headers: Mapping[str, object]) -> str:
     """Return a text with headers after it: "repo:17 _schema_name=acme". A missing header has no "=".
 
-    Each value is escaped as in a template, so that different values never make one text.
+    Each value is escaped, so that different values never make one text.
     """
     shown, ends = [text], [f" {name}" for name in headers]
     for name, value in headers.items():

@@ -1,7 +1,6 @@
 """The base of all options of a task: frozen values that are checked when they are made.
 
-This module knows neither Celery nor stores; only `__set_name__` knows that a task class has the option, and
-`look_for_options` that a worker starts.
+It knows neither Celery nor stores, but in `__set_name__` and `look_for_options`.
 """
 
 from __future__ import annotations
@@ -100,7 +99,6 @@ class Option:
 
     @property
     def functions(self) -> dict[str, Any]:
-        """The key, and the parameters that are functions: a message carries none of them."""
         found = {field.name: getattr(self, field.name) for field in fields(self)[2:]}
         return {"key": self.key} | {name: value for name, value in found.items() if callable(value)}
 
@@ -122,7 +120,6 @@ class Option:
 
     @classmethod
     def of(cls, **parameters: Any) -> Self:
-        """Return an option with these parameters."""
         return cls(**parameters)
 
     def replace(self, **changes: object) -> Self:
@@ -149,9 +146,8 @@ class Option:
     def __set_name__(self, owner: Any, name: str) -> None:
         """Let the task class check its declaration once it is bound to an app.
 
-        Python calls this for every way of making a task, since each makes a class with the option in it.
-        Before Python 3.12 an error raised here would reach the user wrapped in a RuntimeError, and the app is
-        not known yet. Celery calls `on_bound` as soon as it is known.
+        Every way of making a task makes a class with the option in it. Before Python 3.12 an error raised
+        here would reach the user in a RuntimeError, and the app is not known before Celery calls `on_bound`.
         """
         if not hasattr(owner, "on_bound"):
             return
@@ -173,7 +169,6 @@ class Option:
         raise OptionError(f"{cls.__name__}(): {problem}")
 
     def _check_own(self) -> None:
-        """Check the parameters that other kinds of options do not have."""
         raise NotImplementedError
 
     def _check_key(self) -> None:

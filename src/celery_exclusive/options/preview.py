@@ -53,10 +53,7 @@ def preview(
     kwargs: Mapping[str, object] | None,
     limit: int = 80,
 ) -> str:
-    """Return a short text of the arguments for logs, "feed_url='https://…'", or "". Never raises.
-
-    It has the arguments that make the key of the option; without one, all of them.
-    """
+    """Return a short text of the arguments that make the key, or of all, for logs, or "". Never raises."""
     try:
         bound = bind(run, args, kwargs)
         names = named(option) if option else None
@@ -70,10 +67,7 @@ def preview(
 
 
 def given_preview(request: Mapping[str, object], limit: int = 80) -> str:
-    """Return the caller's text for logs (`argsrepr`, `kwargsrepr`) instead of the arguments, or "".
-
-    A retry has no such text: Celery writes the arguments themselves into its message.
-    """
+    """Return the caller's text for logs (`argsrepr`, `kwargsrepr`), or "": Celery itself writes a retry's."""
     texts = [str(request.get(name) or "") for name in ("argsrepr", "kwargsrepr")]
     is_retry = bool(request.get("retries"))
     return "" if is_retry else shortened(" ".join(text for text in texts if len(text) > len("()")), limit)
@@ -87,7 +81,6 @@ def written_preview(run: Callable[..., object] | None, texts: Sequence[str]) -> 
 
 
 def shortened(text: str, limit: int = 80) -> str:
-    """Return the text with at most `limit` characters."""
     return text if len(text) <= limit else text[: max(limit - 1, 0)] + "…"
 
 

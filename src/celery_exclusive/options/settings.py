@@ -1,6 +1,6 @@
 """The settings: flat keys in the configuration of the Celery app, checked in one place.
 
-They are read with `conf.get`, never with `app.add_defaults`, which would override the user's values.
+They are read with `conf.get`: `app.add_defaults` would override the user's values.
 """
 
 from __future__ import annotations
@@ -100,9 +100,9 @@ class Settings:
 def tombstone_ttl(conf: Mapping[str, object]) -> float:
     """Return the seconds for which the store remembers a finished id: the setting, or as the broker needs.
 
-    Redis and SQS redeliver a message after its visibility timeout, so the default is twice that timeout and
-    600 s more. Other brokers notice a lost worker at once. But the copies of an offer that has waited in a
-    long queue come one after the other for as long again, since only Redis delivers them at once.
+    Redis and SQS redeliver after their visibility timeout, so the default is twice that and 600 s more. Other
+    brokers notice a lost worker at once. But the copies of an offer that has waited in a long queue come one
+    after the other for as long again, since only Redis delivers them at once.
     """
     setting = Settings.from_conf(conf).exclusive_tombstone_ttl
     if setting is not None:
@@ -213,8 +213,8 @@ def _refuse_unknown_keys(conf: Mapping[str, object], names: list[str]) -> None:
 def _is_meant_for_us(key: str, namespace: str) -> bool:
     """Whether this key means one of our settings, rightly or wrongly spelled.
 
-    With a namespace the configuration object is often all of Django's settings: names in capitals that do not
-    begin with the namespace belong to others. Without one, CELERY_EXCLUSIVE_TTL would silently do nothing.
+    With a namespace the configuration is often all of Django's settings: capitals that do not begin with it
+    belong to others. Without one, CELERY_EXCLUSIVE_TTL would silently do nothing.
     """
     lower, prefix = key.lower(), (namespace or "celery_").lower()
     rest = lower.removeprefix(prefix)

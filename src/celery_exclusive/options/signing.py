@@ -18,13 +18,10 @@ _NAMELESS = str(None)
 
 
 class Signer:
-    """Signs with the first secret and accepts the signatures of all.
+    """Signs with the first secret and accepts the signatures of all; without a secret it accepts everything.
 
-    signer = Signer(("new secret of 16 or more", "old secret of 16 or more"), "cx")
-
-    Without a secret the signer signs nothing and accepts everything. None among the secrets means that
-    messages without a signature are accepted, too, while not all processes have a secret yet; as the first
-    one, that nothing is signed yet. An invalid signature is never accepted.
+    None among the secrets accepts messages without a signature, while not all processes have a secret yet; as
+    the first one, it signs nothing yet. An invalid signature is never accepted.
     """
 
     def __init__(self, secrets: Sequence[str | None], namespace: str) -> None:
@@ -59,7 +56,6 @@ class Signer:
             return False
 
     def sign_parked(self, content: bytes, key: str, id: str) -> bytes:
-        """Return a message with its signature for this key and id."""
         if not self._signs:
             return content
         return b"%b%b %b" % (_MARK, self._sign("parked", key, id, content).encode(), content)
@@ -67,8 +63,7 @@ class Signer:
     def open_parked(self, kept: bytes, key: str, id: str) -> bytes | None:
         """Return the message within a parked one. None: no valid signature for this key and id.
 
-        Raises:
-            LookupError: the message is signed, but this process has no secret.
+        LookupError: the message is signed, but this process has no secret.
         """
         if not kept.startswith(_MARK):
             return kept if self._accepts_unsigned else None

@@ -24,7 +24,7 @@ _ITEM: Final = re.compile(r"(\w+)[^\[]*\[['\"]?(\w+)")
 class Field:
     """A place for a value: the text before it, its dotted name, and the text between it and the next value.
 
-    `until` is "" for the last value, which ends where the rest of the template begins and needs no escape.
+    `until` "": the last value, which ends where the rest of the template begins and needs no escape.
     """
 
     before: str
@@ -54,10 +54,7 @@ def strings_of(template: str) -> re.Pattern[str]:
 
 @lru_cache(maxsize=1024)
 def parse_template(template: str, word: str = "key") -> tuple[tuple[Field, ...], str]:
-    """Split "repo:{project.pk}" into its fields and the text behind them, or raise Refused.
-
-    `word`: the parameter that has the template, for the error.
-    """
+    """Split "repo:{project.pk}" into its fields and the text behind, or raise Refused about this `word`."""
     fix = "put names of parameters into braces, as in 'repo:{project_id}' or 'repo:{project.pk}'"
     found: list[tuple[str, tuple[str, ...]]] = []
     before = ""

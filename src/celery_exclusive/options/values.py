@@ -16,10 +16,7 @@ T = TypeVar("T", bound=Option)
 def option_of_call(
     task: Any, kind: type[T], values: Values | None = None, limits: Settings | None = None
 ) -> T | None:
-    """Return the option of a task, with the values that a call gives in their place.
-
-    With `limits`, the values may be forged: no time is longer than in the task's own option or the settings.
-    """
+    """Return a task's option with a call's values; with `limits` these may be forged: no time is longer."""
     own = getattr(task, kind.attribute, None)
     option = own if isinstance(own, kind) else None
     changes = (values or {}).get(kind.attribute)
