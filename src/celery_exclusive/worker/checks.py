@@ -59,10 +59,7 @@ def refuse_unfit(services: Services, pool: Any) -> None:
 
 
 def refuse_declared(conf: Any, task_name: str, option: Option) -> None:
-    """Raise OptionError if the named store keeps no line, and a task is declared to wait in one.
-
-    A wrong URL is reported when the store is used.
-    """
+    """Raise OptionError if a task waits in line, and the named store keeps none. A wrong URL is for later."""
     url = named_store(conf)
     if url is None or not (_waits(option) or _needs_room(option)):
         return
@@ -173,7 +170,6 @@ def setting_warnings(services: Services) -> list[str]:
 
 
 def _publishers_ask(services: Services) -> bool:
-    """Whether publishing a call of this task sends a request to the store."""
     options = [option for _, option in _declared(services)]
     return any(not isinstance(it, Exclusive) or services.order(it) == "published" for it in options)
 

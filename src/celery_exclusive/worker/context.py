@@ -25,9 +25,9 @@ if TYPE_CHECKING:
 class WorkerContext:
     """The parts of a worker; it is made when the worker starts.
 
-    The main process has the `heartbeat`, Celery's own worker object as `celery`, and the `mark` of the tokens
-    that it makes, and the requests that have `begun`, by their ids: copies of a message have one id. Its
-    children have the roster, and those that are forked the relay.
+    The main process has the `heartbeat`, Celery's worker as `celery`, the `mark` of its tokens, and the
+    requests that have `begun`, by ids: copies of a message share one. Children have the roster, and forked
+    ones the relay.
     """
 
     services: Services
@@ -49,8 +49,7 @@ class WorkerContext:
     def is_stopping(self) -> bool:
         """Whether the worker stops, so that other workers get the tasks that it has not begun.
 
-        A solo body keeps the main loop from ending, but not the handler of a signal from setting Celery's
-        flag, which is an exit code.
+        A solo body keeps the main loop from ending, but not a signal's handler from setting Celery's flag.
         """
         told: object = state.should_stop
         return self.roster.is_stopping or not (told is None or told is False)
@@ -67,11 +66,9 @@ class WorkerContext:
 
     @property
     def is_green(self) -> bool:
-        """Whether its runs are greenlets."""
         return bool(self.celery and self.celery.pool_cls.is_green)
 
     def note_arrival(self, task: Any, headers: Mapping[str, Any]) -> None:
-        """Note facts that only the main process sees at an arrival: the publisher's store, and monitors."""
         if self.heartbeat and isinstance(fields := headers.get(HEADER), dict):
             self.heartbeat.other_stores.note(headers, fields)
             if "values" in fields:

@@ -62,8 +62,7 @@ class Execution(LeasedRun):
     While the store is down, the run waits in its worker slot. A hard time limit must not strike at its end:
     finished work would be reported as failed, or run again.
 
-    `call` are the arguments of the tracer: the task id, args, kwargs and Celery's request. `failures`: the
-    number of requests without an answer. `is_unanswered`: one of them asked for a key.
+    `call`: task id, args, kwargs and Celery's request. `is_unanswered`: a request for a key has no answer.
     """
 
     def __init__(
@@ -88,7 +87,6 @@ class Execution(LeasedRun):
         self.failures = 0
 
     def execute(self) -> Any:
-        """Execute the delivery, and return what Celery's tracer returns."""
         entered: Admission | Ignore | Reject | None = None
         done = False
         try:
@@ -119,8 +117,7 @@ class Execution(LeasedRun):
 
         A message is never dropped because the store stays down. If it was acknowledged, or if the broker
         would drop it after too many redeliveries, it is published again, or waits here until broker or store
-        answers. After a wait for the store all its keys are acquired anew, since leases from before may have
-        expired.
+        answers. Then it acquires all keys anew: leases from before may have expired.
         """
         if joined := self.end_with_other():
             return joined
@@ -161,7 +158,6 @@ class Execution(LeasedRun):
         return Policy(option.on_conflict, option.on_full, most, gives_up_in, option.on_give_up, on_duplicate)
 
     def ask(self, asked: Ask) -> Answer:
-        """Send a request of the plan to the store."""
         operation = asked.operation
         if operation is None or asked.may_fail:
             return self.look(asked)
@@ -216,7 +212,7 @@ class Execution(LeasedRun):
     def try_once(self, key: str, operation: KeyOperation) -> Answer:
         """Send a request, after a failure as a redelivered copy's.
 
-        The store may have executed a request whose answer is lost, and an earlier request may arrive last.
+        The store may have executed a request without an answer, and an earlier one may arrive last.
         """
         was_unanswered = self.is_unanswered
         if isinstance(operation, Acquire):
@@ -339,7 +335,6 @@ class Execution(LeasedRun):
         return replace(subject, shown=f"{key} ({shown})") if shown else subject
 
     def end_without_body(self, outcome: Admission) -> Admission:
-        """Let the run end with this outcome, in place of its body."""
         outcome, delivery = self.not_handed_on(outcome), self.delivery
         self.report(outcome)
         self.replace_body(self.task.name, outcome, delivery.exclusive_option, delivery.unique_option)
@@ -452,7 +447,6 @@ def _sleep(seconds: float, unless: Callable[[], bool]) -> None:
 
 
 def _traced(end: Ignore | Reject) -> Any:
-    """Return the result of Celery's tracer for a task that raised this error."""
     try:
         raise end
     except type(end):

@@ -33,8 +33,7 @@ def may_join(
 def result_of(services: Services, task_id: str, *, waits: bool = True) -> Ended | None:
     """Return how a task has ended, `LOST` if it ended without its body. None: it has no result.
 
-    `waits`: its body has ended, or was lost, and its result may be on its way. A soft time limit that strikes
-    meanwhile is returned as the error.
+    `waits`: its result may be on its way. A soft time limit that strikes meanwhile is returned as the error.
     """
     until = time.monotonic() + (_WAIT if waits else 0)
     try:

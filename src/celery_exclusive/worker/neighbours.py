@@ -1,7 +1,6 @@
-"""Notices workers of another project in a worker's namespace, before their locks and waiting tasks mix.
+"""Notices workers of another project in a namespace, before their locks and waiting tasks mix.
 
-Another project has another app name, and shares no queue. An app that was renamed shares one, and so do the
-parts of one project.
+Another project has another app name and shares no queue, unlike a renamed app or the parts of one project.
 """
 
 from __future__ import annotations
@@ -43,10 +42,9 @@ def described(services: Services, record: WorkerRecord) -> WorkerRecord:
 
 
 def keep_record(services: Services, own: WorkerRecord) -> str:
-    """Keep the namespace and the record of this worker. Return the broker that it is kept for.
+    """Keep the namespace and the record of this worker, and return the broker that it is kept for.
 
-    Raises:
-        OptionError: the namespace is another broker's, or a worker of another project has started meanwhile.
+    OptionError: it is another broker's, or a worker of another project has started meanwhile.
     """
     broker = keep_namespace(services, own_broker(services), own)
     try:
@@ -59,12 +57,9 @@ def keep_record(services: Services, own: WorkerRecord) -> str:
 
 
 def look_at_neighbours(services: Services, own: WorkerRecord, *, elders: bool = False) -> list[str]:
-    """Return the warnings about the workers that keep the namespace.
+    """Return warnings; OptionError: another project's worker has tasks with the same keys, or another secret.
 
     `elders`: only about those that were started before this one. Of two that start at once one is refused.
-
-    Raises:
-        OptionError: a worker of another project has tasks with the same keys, or another secret.
     """
     found = dict[str, str]()
     for other in living_workers(services):
@@ -124,7 +119,6 @@ def _advice(own: WorkerRecord) -> str:
 
 
 def _tasks_with_own_keys(services: Services) -> list[str]:
-    """Return the names of the tasks that have a key with their name in it."""
     return [
         name
         for name, task in services.app.tasks.items()

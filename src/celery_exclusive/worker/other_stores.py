@@ -1,7 +1,6 @@
 """Notices publishers that look for locks in another store than this worker.
 
-No worker releases the keys that they acquire there, so later calls are dropped, or wait in a line that stands
-still.
+No worker releases the keys that they acquire there: later calls are dropped, or wait for ever.
 """
 
 from __future__ import annotations
@@ -24,7 +23,7 @@ _LONGEST = 250
 class OtherStores:
     """Compares the epochs in messages with the epoch of this worker's store, and reports each other one once.
 
-    A former epoch of its own store stays known: the store may have lost its data since, and have a new one.
+    A former epoch stays known: the store may have lost its data since.
     """
 
     def __init__(self, services: Services, epoch: str) -> None:

@@ -18,11 +18,9 @@ _KINDS: Final[dict[str, PoolKind]] = {
 
 
 def kind_of(pool: Any) -> PoolKind:
-    """Return the kind of a pool class.
+    """Return the kind of a pool class, or raise OptionError: the heartbeat may not see its runs.
 
-    Raises:
-        OptionError: it is none of them, so the heartbeat may not see its runs; or its greenlets are not
-            gevent's, and a task that computes stops the heartbeat.
+    In greenlets that are not gevent's, a task that computes would stop the heartbeat.
     """
     modules = (base.__module__ for base in pool.__mro__)
     kind: PoolKind | None = next((_KINDS[module] for module in modules if module in _KINDS), None)

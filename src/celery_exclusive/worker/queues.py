@@ -17,10 +17,7 @@ SOURCE = "exclusive_source"
 
 
 def note_queues(app: Any, *, keeps_client: bool) -> None:
-    """Let the worker of this app note on each task message the queue that it was consumed from.
-
-    `keeps_client`: whether its channel keeps its client.
-    """
+    """Let the worker note on each message the queue it was consumed from. `keeps_client`: of its channel."""
     base = app.amqp.Consumer
     if not issubclass(base, _NotingConsumer):
         names = {"__module__": __name__, "app": app, "keeps_client": keeps_client}

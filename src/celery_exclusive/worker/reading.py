@@ -38,11 +38,9 @@ _OF_STEPS = ("chain", "chord", "callbacks")
 class Delivered(NamedTuple):
     """A delivery as it came. The main process makes it of each Celery request, and passes it to the child.
 
-    * `id`: the id of the task. `token`: a string that tells the copies of one message apart: the mark of the
-      worker, and random digits for each delivery.
-    * `noted`: the worker's note of its queue, see `queues`. `redelivered`: the flag of the broker. `retries`:
-      the count in the request as it came, before Celery adds fields from the body of the message.
-    * `error`: the worker cannot take the message apart. The gate raises it.
+    `token` tells the copies of one message apart: the mark of the worker, and random digits. `noted`: the
+    worker's note of its queue, see `queues`. `retries`: before Celery adds fields from the message's body.
+    `error`: the worker cannot take the message apart; the gate raises it.
     """
 
     id: str
@@ -75,9 +73,8 @@ class Delivered(NamedTuple):
 class Received(Delivery):
     """A delivery, with the message itself, and the options of its task with the values of its call.
 
-    `header` is our header, completed with the facts of this delivery. The message may expire at a moment.
-    `has_next_step`: another task gets its result. `is_delayed`: the broker delays what is published to its
-    queue again.
+    `header`: with the facts of this delivery. `has_next_step`: another task gets its result. `is_delayed`:
+    the broker delays what is published to its queue again.
     """
 
     header: Header
@@ -90,21 +87,18 @@ class Received(Delivery):
 
     @property
     def stored(self) -> StoredMessage:
-        """The message as a store keeps it, made on first use: most messages need none."""
         return StoredMessage.of(self.content, self.header)
 
     def parked_at(self, key: str) -> StoredMessage:
         """Return the message that waits for this key.
 
-        The line of its first key counts its deaths. In the line of its lock it keeps its place, with its
-        deaths, while it waits for its last chance.
+        The line of its first key counts its deaths; that of its lock also keeps its place for a last chance.
         """
         has_place = self.exclusive is not None and key == LAST_CHANCE
         is_first = key in [claim.key for claim in self.leases[:1]]
         return self.stored if is_first or has_place else self.stored.moved()
 
     def at_present(self) -> Received:
-        """Return this delivery with the queued ttl that its message has left from now on."""
         if self.expires is None:
             return self
         unique = self.unique
@@ -136,17 +130,11 @@ class Received(Delivery):
         return None if since is None else max(time.time() - since, 0)
 
     def lock_option(self, key: str) -> Exclusive | None:
-        """Return the option of the lock. None: the key is another one."""
         return self.exclusive_option if self.exclusive and key == self.exclusive.key else None
 
 
 def read(delivered: Delivered, task: Any, request: dict[str, Any], args: Any, kwargs: Any) -> Received | None:
-    """Return the facts of a delivery. None: its task has no options.
-
-    `request` is Celery's request as a dict. This function restores the publisher's own values in it.
-
-    Raises OptionError or TypeError if the arguments make no key.
-    """
+    """Return the facts of a delivery; None: no options. Restores the publisher's values in `request`."""
     if delivered.error:
         raise delivered.error
     services: Services = task.app._celery_exclusive
@@ -237,10 +225,7 @@ def read(delivered: Delivered, task: Any, request: dict[str, Any], args: Any, kw
 
 
 def _most(option: Exclusive) -> int:
-    """Return how many may run at once. If its function fails, the last limit counts, or 1: no task fails.
-
-    `option`: of a task, or of the parts of its key.
-    """
+    """Return how many may run at once. If its function fails, the last limit counts, or 1: no task fails."""
     function: Any = option.limit
     try:
         most = option.most

@@ -38,17 +38,13 @@ _FAREWELL = 10
 class Reaper:
     """Sweeps the namespace once per period. Each time one of the workers does it.
 
-    After a sweep that was full, the same worker does the next sweep at once, and when the next key is due, if
-    that is soon: a rate opens at an instant, and not once per period. The others see that a worker sweeps. It
-    waits until the messages that it has woken are published, so that they do not pile up here
-    while their offers expire. The wait ends with an offer, so that a blocking broker does not stop the
-    sweeps.
+    After a full sweep the same worker sweeps again at once, and also when the next key is due, if that is
+    soon: a rate opens at an instant. It waits until the messages that it has woken are published, so that
+    they do not pile up here while their offers expire, but no longer than an offer, so that a blocking broker
+    does not stop the sweeps.
 
     A dead run is recovered only after the store has answered for so long that all living holders have renewed
     their leases: after an outage, a pause, or a step of its clock the reaper waits.
-
-    Parameters:
-        notice_epoch: is called with the epoch of the store after each sweep.
     """
 
     def __init__(self, services: Services, notice_epoch: Callable[[str], object]) -> None:
@@ -91,10 +87,7 @@ class Reaper:
             pause = period * _AFTER_OUTAGE if trouble.lasts else period
 
     def sweep(self, *, is_due: bool = False) -> float | None:
-        """Sweep all keys that are due now; return the seconds until the next is, if that is soon.
-
-        `is_due`: another key is due now, as the sweep before has said.
-        """
+        """Sweep all keys that are due now; return the seconds until the next is, if that is soon."""
         settings = self.services.settings
         every = 0 if is_due else round(_SHORTEST * settings.exclusive_reap_period * SECOND)
         self._revoked.listen()
@@ -135,7 +128,6 @@ class Reaper:
         self._times = times
 
     def _log(self, key: str, problem: str) -> None:
-        """Log a key whose data are damaged, once."""
         if key not in self._unreadable:
             self._unreadable.add(key)
             error = UnreadableKey(key, problem, self.services.store.url)

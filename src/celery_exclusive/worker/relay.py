@@ -139,8 +139,8 @@ def _send(wake: Wake) -> bool:
 def handed_on(stored: StoredMessage, accept: Any, line: int, at_end: Callable[..., object]) -> Message:
     """Make the message that Celery gets in place of a delivery, with the accepted types of its consumer.
 
-    `line` is the number of tasks that wait for its key. `at_end` is called when Celery would acknowledge it,
-    and with `requeue` when it would reject it.
+    `line`: how many wait for its key. `at_end` is called for an acknowledgement, with `requeue` for a
+    rejection.
     """
     queue = stored.routing_key
     source = {
@@ -172,8 +172,7 @@ def line_of(message: Message) -> int | None:
 class NoChannel:
     """The channel of a message that was handed on: there is nothing to acknowledge.
 
-    The store has the message until its run begins, with late acknowledgement until the run is done, and
-    offers it again if the worker does not reach that point.
+    The store has it until its run begins, or with late acknowledgement is done, and offers it again.
     """
 
     no_ack_consumers = None

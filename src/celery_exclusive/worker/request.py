@@ -106,10 +106,7 @@ class RequestMixin(OfCelery):
         super().reject(requeue=requeue)  # type: ignore[misc]
 
     def on_timeout(self, soft: bool, timeout: float) -> None:
-        """Release the leases of a greenlet at its hard limit, which only this method sees, after the body.
-
-        The hard limit of a process comes to `on_failure`.
-        """
+        """Release a greenlet's leases at its hard limit, after the body; a process's come to `on_failure`."""
         delivery = self._read()
         try:
             with self._at_its_end(delivery):

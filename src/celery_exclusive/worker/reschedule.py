@@ -21,10 +21,7 @@ _DOUBLINGS = 6
 def next_try(
     stored: StoredMessage, give_up_after: float | None, opens_in: float | None = None
 ) -> tuple[StoredMessage, float] | None:
-    """Return the copy to publish, and its delay in seconds. None: the time of `give_up_after` is over.
-
-    `opens_in`: the seconds until its key may open, if that is known.
-    """
+    """Return the copy to publish, and its delay in seconds. None: the time of `give_up_after` is over."""
     header = Header.of(stored.our_header)
     tries, since = (header.tries, header.since) if header else (0, None)
     now = time.time()
@@ -44,8 +41,7 @@ class DeliverAgain(Ignore):
     """The ending of a delivery whose message only this worker has, and has to deliver again itself.
 
     A message to a fanout exchange of Redis reaches the workers that listen at that moment. It cannot be
-    published again for one worker alone, and is lost with its worker, as in plain Celery. Its arguments are
-    our header and the eta.
+    published again for one worker alone, and is lost with its worker, as in plain Celery.
     """
 
 

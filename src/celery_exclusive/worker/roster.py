@@ -78,13 +78,11 @@ class Roster:
         self._time_limits: TimeLimits = (None, None)
 
     def begin(self, claims: Claims) -> Slot:
-        """Note that a run begins which may be granted these claims."""
         slot = Slot(claims)
         self._slots[slot] = None
         return slot
 
     def end(self, slot: Slot) -> None:
-        """Note that the run ends, and has released its leases."""
         slot.held = ()
         self._slots.pop(slot, None)
 
@@ -97,7 +95,6 @@ class Roster:
         return claim in slot.held
 
     def left(self) -> Sequence[Slot]:
-        """Return the slots of the runs whose children are gone."""
         return ()
 
     def find(self, token: str) -> Slot | None:
@@ -105,15 +102,12 @@ class Roster:
         return next((slot for slot in (*self.runs(), *self.left()) if slot.claims.token == token), None)
 
     def see(self, known: Known) -> None:
-        """Let the runs know the epoch of the store."""
         self._known = known  # one assignment, since other threads read it
 
     def known(self) -> Known | None:
-        """Return the epoch of the store, as the heartbeat saw it last."""
         return self._known
 
     def stop(self) -> None:
-        """Let the runs know that the worker stops."""
         self._is_stopping = True
 
     @property
@@ -152,9 +146,8 @@ class SharedRoster(Roster):
     Each child writes a slot of its own, by the number that the pool gives it. A number is free when its child
     has ended. A table before the slots has the pids of the children that run a task; only living ones count.
 
-    Parameters:
-        children: the number of children at the start; control commands may double it.
-        is_inherited: whether children are forked. Others find a file by its name in their environment.
+    Control commands may double `children`. `is_inherited`: by forks; others find a file by its name in their
+    environment.
     """
 
     is_shared = True
@@ -192,7 +185,6 @@ class SharedRoster(Roster):
         self._records = (Record * count).from_buffer(memory, _HEADER + sizeof(self._pids))
 
     def close(self) -> None:
-        """Remove the file."""
         if self._path:
             self._path.unlink(missing_ok=True)
             os.environ.pop(_PATH, None)
@@ -234,11 +226,6 @@ class SharedRoster(Roster):
         return number_of_child()
 
     def begin(self, claims: Claims) -> Slot:
-        """Note that this child begins a run.
-
-        Raises:
-            ExclusiveError: the claims of the run do not fit into a slot.
-        """
         slot = ChildSlot(claims, self._records[self._number])
         self._pids[self._number] = os.getpid()
         return slot
@@ -248,7 +235,6 @@ class SharedRoster(Roster):
         self._pids[self._number] = 0
 
     def runs(self) -> Sequence[Slot]:
-        """Return the slots of the runs in children that live."""
         return [slot for slot in self._all() if not is_gone(slot.pid)]
 
     def holds(self, claim: Claim, slot: Slot) -> bool:
@@ -298,10 +284,7 @@ class _Facts(Structure):
 
 
 class Record(Structure):
-    """The claims of a run, as JSON. A checksum shows whether a child has written only half of it.
-
-    `interrupted`: the token of the run whose body the main process has interrupted. Its child takes it.
-    """
+    """The claims of a run, as JSON; a checksum shows whether a child has written only half of it."""
 
     interrupted: bytes
 
@@ -319,8 +302,6 @@ class Record(Structure):
 
 
 class ChildSlot(Slot):
-    """The slot of this child, which writes it."""
-
     def __init__(self, claims: Claims, record: Record) -> None:
         self.claims, self.record = claims, record
         self.hold()

@@ -31,9 +31,8 @@ if TYPE_CHECKING:
 class LeasedRun(Run):
     """The run of a delivery: notes the leases that it is granted, and releases them.
 
-    `is_uncertain`: a request without an answer may have released the unique key. `hand_over`: to the retry
-    that gets the lock of the run. `is_handed_over`: the run holds the lock under the id of that retry.
-    `is_told`: receivers were told that the body begins.
+    `is_uncertain`: a request without an answer may have released the unique key. `is_handed_over`: the run
+    holds the lock under the id of its retry. `is_told`: receivers know that the body begins.
     """
 
     hand_over: HandOver | None = None
@@ -100,10 +99,7 @@ class LeasedRun(Run):
                 self._log_if_lost(unique, answer)
 
     def hand_over_lock(self, id: str, queued_ttl: int) -> bool:
-        """Leave the lock to a retry that is about to be published; return whether the retry may hold it.
-
-        The run holds the lease until its end, from now on under the id of the retry.
-        """
+        """Leave the lock to a retry, as which the run holds it until its end. Return whether it may do so."""
         lock, lease, held = self.delivery.exclusive, self.lease, self.slot.held
         if lock is None or lease is None or self.hand_over:
             return False
@@ -131,8 +127,7 @@ class LeasedRun(Run):
     def release(self, outcome: Admission | None, *, done: bool) -> None:
         """Release the leases at the end of an execution. Never raises after successful work.
 
-        `outcome` is None if the execution was interrupted while it acquired the keys. `done`: its result is
-        stored, and its message is not redelivered.
+        `outcome` None: it was interrupted before it had the keys. `done`: no redelivery comes.
         """
         self.keeps_on_retry = False
         may_hold_lock = outcome is None or outcome.kind == "run" or outcome.has_lock

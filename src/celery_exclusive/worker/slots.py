@@ -8,17 +8,14 @@ from operator import itemgetter
 from typing import Any
 
 _EVERY = 3
-"""Each third slot for handed-on messages goes to the one that waits longest, the others to the longest
-line."""
+"""Each third slot for handed-on messages goes to the longest wait, the others to the longest line."""
 
 
 class Slots:
     """The requests that wait for a slot: messages that were handed on, and deliveries of the broker.
 
     The two kinds take turns, so a key with many waiting tasks does not keep others from their turn. The
-    longest line ends last, so its next task goes first.
-
-    `line_of` returns the length of the line of a message that was handed on, and None for a delivery.
+    longest line ends last, so its next task goes first. `line_of` returns its length, or None of a delivery.
     """
 
     def __init__(self, line_of: Callable[[Any], int | None]) -> None:

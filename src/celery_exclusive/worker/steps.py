@@ -69,7 +69,6 @@ class Locks(bootsteps.StartStopStep):
 
     @property
     def is_needed(self) -> bool:
-        """Whether any task of the app has options, or a restart of the pool may import such tasks."""
         return self.services.is_needed or bool(self.services.app.conf.worker_pool_restarts)
 
     def start(self, parent: Any) -> None:
@@ -127,9 +126,8 @@ class Locks(bootsteps.StartStopStep):
     def stop(self, parent: Any) -> None:
         """End what `start` has begun, as soon as the pool has no task any more.
 
-        Celery does not always wait for tasks in threads, which cannot be ended from outside: a second signal
-        ends its wait, and a test with an embedded worker continues. Their leases are renewed until the last
-        task ends.
+        Celery does not always wait for tasks in threads, which cannot be ended from outside. Their leases are
+        renewed until the last one ends.
         """
         if not self.worker:
             return

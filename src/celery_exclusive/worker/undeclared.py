@@ -73,7 +73,7 @@ class Undeclared:
     def _leave_lines(self, task: Any, id: str, header: Header, *, again: bool) -> bool:
         """Leave the lines of options that this task does not have; return whether it may be in any line.
 
-        A task with another option acquires the unique key of its message all the same, out of that line.
+        A task with another option acquires the unique key all the same, out of that line.
         """
         is_gated = isinstance(task, GatedTask)
         is_asked_for = is_gated and Exclusive.attribute in header.values
