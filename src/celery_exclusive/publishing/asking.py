@@ -33,12 +33,8 @@ _LARGE = 100_000
 class AskingPublish:
     """A message that is about to be published, after the store has answered.
 
-    result = UniquePublish(message, header).send()
-
-    * `may_hold`: whether the store may hold the key, or the place, for the message.
-    * `is_unanswered`: whether a request has no answer, and may still be executed.
-    * `may_be_sent`: whether the message went to the server with a request, and was not refused.
-    * `is_pushed`: whether the server has pushed it. `is_refused`: whether another task holds the key.
+    `may_hold`: whether the store may hold the key, or the place. `may_be_sent`: the message went to the
+    server with a request, and was not refused. `is_refused`: another task holds the key.
     """
 
     may_hold = is_unanswered = may_be_sent = is_pushed = is_refused = False
@@ -60,12 +56,8 @@ class AskingPublish:
     def send(self) -> Any:
         """Publish the message as the store decides, and return its handle.
 
-        If sending fails or is interrupted, the key and the line are left as they were.
-
-        Raises:
-            DuplicateTask: another task holds the key, and the option says "raise".
-            StoreUnavailable: the store does not answer, and the message may not go without its key or place.
-                If the error has a `task_id`, the message may have been sent.
+        If that fails or is interrupted, key and line are left as they were. If a StoreUnavailable has a
+        `task_id`, the message may have been sent.
         """
         try:
             return self.publish()
@@ -77,7 +69,6 @@ class AskingPublish:
             raise
 
     def publish(self) -> Any:
-        """Ask the store, and let Celery send the message."""
         raise NotImplementedError
 
     def undoing(self) -> tuple[list[KeyOperation], list[KeyOperation]]:
@@ -96,7 +87,7 @@ class AskingPublish:
     ) -> Answer | None:
         """Send one request, and return its answer. None: the server refuses to push.
 
-        `how`: the function that sends it, if not `apply` of the store. `sends`: it has the message.
+        `how`: sends it in the place of the store's `apply`. `sends`: it has the message.
         """
         was_sent, self.is_refused = self.may_be_sent, False
         self.may_hold = True  # an interruption may come after the grant
@@ -164,7 +155,6 @@ class AskingPublish:
         return is_given and not is_broker_of(self.services.app, captured.producer.connection)
 
     def prepare_push(self, captured: Captured) -> tuple[Any, str, bytes] | None:
-        """Return the arguments of `push`. None: the request cannot push this message."""
         found = captured.prepare_push() if self._has_one_place else None
         if found is None:
             return None
@@ -176,10 +166,7 @@ class AskingPublish:
     def push(
         self, operation: AcquireAlone | Enqueue, channel: Any, to: str, payload: bytes | None = None
     ) -> Answer | None:
-        """Ask and push; return the answer. None: the server refuses to push.
-
-        `payload`: what is pushed, if it is not the message of the operation.
-        """
+        """Ask and push the message of the operation, or the `payload`. None: the server refuses to push."""
         while True:
             client = client_of(channel) if self._is_patient else None
             if self._is_patient and isinstance(operation, AcquireAlone):

@@ -29,9 +29,7 @@ _RARE = frozenset({"router", "connection", "publisher"})
 
 
 class CallOptions(NamedTuple):
-    """The changes of a call to the options of its task.
-
-    `off`: the options that it switches off. `values`: the values that it gives, as a message carries them."""
+    """The options that a call switches off, and the values that it gives, as a message carries them."""
 
     exclusive: Exclusive | None
     unique: UniqueOption | None
@@ -40,10 +38,9 @@ class CallOptions(NamedTuple):
 
 
 def pop_call_options(name: str, task: Any, options: dict[str, Any]) -> CallOptions:
-    """Remove `exclusive=` and `unique=` from the options of a call, and return the options that it has.
+    """Remove `exclusive=` and `unique=` from the options of a call, and return them.
 
-    Raises OptionError if a value is neither None nor such an option, or if the task declares no option: its
-    workers would not look for one.
+    OptionError: no such value, or no option is declared, so that workers would not look for one.
     """
     exclusive, unique = getattr(task, "exclusive", None), getattr(task, "unique", None)
     exclusive = exclusive if isinstance(exclusive, Exclusive) else None
@@ -75,8 +72,7 @@ def pop_call_options(name: str, task: Any, options: dict[str, Any]) -> CallOptio
 def _values(name: str, option: Option, declared: Option | None) -> dict[str, Any]:
     """Return the values of a call's option as its message carries them.
 
-    A worker has the functions of the task alone: a number in their place is carried, also if it is the
-    default, and another function is refused.
+    A worker has the functions of the task alone: a number in their place is carried, another one refused.
     """
     functions = declared.functions if declared else {}
     values = option.values
@@ -95,8 +91,8 @@ def as_sent(
 ) -> dict[str, Any]:
     """Return the options with which Celery will send a call: merged with the task's options, and routed.
 
-    `Celery.send_task` does both before it makes the message, and shows the result to no caller. It does not
-    change these options any more, so keys and places in line follow the message that is sent.
+    `Celery.send_task` does both later, and shows the result to no caller. These options it leaves as they
+    are, so keys and places in line follow the message that is sent.
     """
     if _MERGES_BY_NAME and task is not None and "task_type" not in options:
         own = {option: value for option, value in own_options(task).items() if value is not None}

@@ -1,7 +1,7 @@
-"""Publishes a call of a task with `unique=Debounce(...)`: the call opens a window, or joins the open one.
+"""Publishes a call of a task with `unique=Debounce(...)`: it opens a window, or joins the open one.
 
-Celery makes the message and kombu encodes it. The store keeps it until its window ends, and replaces it by
-the message of each newer call, under the id of the first one.
+The store keeps the encoded message until the window ends, and replaces it by that of each newer call, under
+the id of the first one.
 """
 
 from __future__ import annotations
@@ -35,13 +35,9 @@ _TRIES = 8
 
 
 class DebouncedPublish(AskingPublish):
-    """A message that is about to open a window of calls, or to join the open one.
+    """A message that opens a window of calls, or joins the open one; `may_be_sent`: it may wait there.
 
-    `may_be_sent` means that the message may wait in a window, from where it is sent.
-
-    * `ordered`: as for `UniquePublish`.
-    * `window`: the claim id of the window that it opens or joins.
-    * `answer`: the store's answer to the last request. None: no store can keep this message.
+    `window`: its claim id. `answer`: to the last request; None: no store can keep this message.
     """
 
     answer: Answer | None = None
@@ -90,8 +86,8 @@ class DebouncedPublish(AskingPublish):
     def _join(self) -> Any:
         """Open a window, or replace the message of the open one. None: no store can keep the message.
 
-        If others wait for the end of the call, its own message is sent as a duplicate. The message in the
-        window has nothing that belongs to one call alone, since a newer call replaces it.
+        If others wait for the end of the call, a duplicate is sent: the message in the window has nothing
+        that belongs to one call alone.
         """
         self.header.store = self.message.publisher.epoch(self.store)
         origin = self.message.origin

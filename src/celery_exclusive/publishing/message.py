@@ -44,13 +44,10 @@ class NotSent(BaseException):
 class Origin(NamedTuple):
     """The origin of a call: the user's code, the end of a run, a retry or a canvas.
 
-    * `run`: the run whose retry or replacement this message is.
-    * `is_retry`: the message is the retry of that run, or of a run whose header it has.
-    * `is_awaited`: other code may wait for its result, as for a member of a canvas.
-    * `has_to_be_sent`: it is sent with any holder of its key, see `core.publishing`.
-    * `is_celerys`: Celery publishes it for a run or a canvas. So it is sent without its key and place if the
-      store does not answer, and wrong arguments fail its own task: neither is an error of the publishing
-      code.
+    `run`: of which it is the retry or replacement. `is_retry`: also of a run whose header it has.
+    `is_awaited`: other code may wait for its result. `has_to_be_sent`: see `core.publishing`. `is_celerys`: a
+    message for a run or a canvas goes without key and place if the store is silent, and wrong arguments fail
+    its own task: neither is an error of the publishing code.
     """
 
     run: Run | None = None
@@ -67,13 +64,9 @@ _PLAIN, _SHARED = Origin(), Origin(has_to_be_sent=True)
 class Message:
     """A message of a task with options that is about to be sent.
 
-    * `id`: of its task, unless the call is refused at once.
-    * `options`: the options of its call, without our header. `send_task` sends the message with the options
-      that it gets.
-    * `send_anew`: lets Celery make another message, where `send_task` sends one that it has made. None: both
-      are one.
-    * `previous`: the header of an earlier publish of the message, for instance of a retry.
-    * `written`: the header with which Celery makes the message.
+    `id`: of its task, unless the call is refused at once. `options`: without our header. `send_anew`: lets
+    Celery make another message, where `send_task` sends one that it has made. `previous`: the header of an
+    earlier publish. `written`: the header with which Celery makes the message.
     """
 
     publisher: Publisher
@@ -93,10 +86,7 @@ class Message:
 
     @cached
     def keys(self) -> tuple[str | None, str | None]:
-        """The key of its lock, and its unique key.
-
-        Raises TypeError if its arguments do not fit, and OptionError if they make no key.
-        """
+        """The key of its lock, and its unique key; TypeError or OptionError for arguments that make none."""
         return self.keys_of(self.call)
 
     def keys_of(self, call: CallOptions) -> tuple[str | None, str | None]:
@@ -183,10 +173,7 @@ class Message:
             header.superseded_by = lease.newer_call(every=0)
 
     def inherit_lock(self, header: Header) -> Run | None:
-        """Inherit the lease of its lock from the run of which this is the retry, if the run leaves it.
-
-        Returns the run, if the message may have the lease from now on.
-        """
+        """Inherit the lock's lease from the run of which this is the retry; return the run that leaves it."""
         run = self.origin.run if self.origin.is_retry else None
         if header.superseded_by or not (
             run and run.keeps_on_retry and run.lease and run.lease.key == header.exclusive
@@ -206,9 +193,8 @@ class Message:
     ) -> Any:
         """Let Celery send the message with this header. Return its handle. None: `sender` has not sent it.
 
-        kombu passes the encoded message to `sender`. The default sender sends it. A producer that is not
-        kombu's sends it itself, or is refused if it `must_capture` the message. One that publishes in its own
-        way may not come to the sender: it has the header `plain`.
+        kombu passes the encoded message to `sender`. A producer that is not kombu's sends it itself, or is
+        refused if it `must_capture` the message. One that may not come to the sender has the header `plain`.
         """
         options, services = self.options, self.services
         completed = {**options, "task_id": self.id}
@@ -249,7 +235,6 @@ class Message:
             captured.set_header(HEADER, self._signed(header))
 
     def send_captured(self, captured: Captured, header: Header) -> Any:
-        """Send the captured message as the default sender does, with this header."""
         self.write_header(captured, header)
         return push_or_send(captured) if self.publisher.is_fast else captured.send()
 

@@ -1,8 +1,7 @@
-"""Publishes a message of a task with `order="published"`: the message joins the line of its lock first.
+"""Publishes a message of a task with `order="published"`: it joins the line of its lock first.
 
-Celery makes the message and kombu encodes it. Then the message joins the line, and is sent only if a slot is
-offered to it; otherwise it is republished from the store when its turn comes. Where broker and store are one
-Redis, the request for its place also sends it.
+The encoded message is sent only if a slot is offered to it, else it is republished from the store in its
+turn. Where broker and store are one Redis, the request for its place also sends it.
 """
 
 from __future__ import annotations
@@ -32,10 +31,7 @@ if TYPE_CHECKING:
 
 
 class OrderedPublish(AskingPublish):
-    """A message that is about to be published in order.
-
-    `may_be_sent` means that the message may be in line, from where it is sent when its turn comes.
-    """
+    """A message that is about to be published in order; `may_be_sent`: it may be in line."""
 
     _has_no_store = False
     """Whether the store has not answered, and the message is sent without its place."""
@@ -110,8 +106,7 @@ class OrderedPublish(AskingPublish):
     def _leads_to_a_queue(self, encoded: Encoded) -> bool:
         """Whether a worker can publish this message to its queue again.
 
-        Another exchange may lead to several queues, each with a copy that runs. So a call takes its place
-        there only if its option says so.
+        Another exchange may lead to several queues: there a call takes its place only if its option says so.
         """
         return not encoded.exchange if self.option.order is None else leads_to_a_queue(encoded)
 
@@ -120,10 +115,7 @@ class OrderedPublish(AskingPublish):
         return Subject(self.message.task.name, self.message.id, self.key)
 
     def _go_without_place(self, error: StoreError) -> None:
-        """Let the message be sent without its place, or raise.
-
-        A caller is told if two requests had the message, and neither has an answer.
-        """
+        """Let the message be sent without its place, or raise if two requests with it have no answer."""
         is_unknown = self._is_patient and self.may_be_sent and not self.message.origin.is_celerys
         if not self.goes_without or is_unknown:
             raise error
@@ -139,10 +131,7 @@ class OrderedPublish(AskingPublish):
 def terms_of(
     option: Exclusive, share: Share, headers: Mapping[str, Any], queue: str, *, goes_on: bool
 ) -> dict[str, Any]:
-    """Return what a key allows, the queue of a message, and the terms on which the message waits there.
-
-    What goes on with a run does not give up, and replaces no other message.
-    """
+    """Return the terms on which a message waits. What goes on with a run does not give up or replace."""
     expires_in = microseconds_until(headers.get("expires"))
     room = {"limit": option.most, "rates": option.rates, **share.fields}
     terms = {**room, "expires_in": expires_in, "queue": queue}
@@ -150,7 +139,6 @@ def terms_of(
 
 
 def leads_to_a_queue(encoded: Encoded) -> bool:
-    """Whether a worker can publish this message to its queue again, unlike to a fanout exchange."""
     if not encoded.exchange:
         return True
     named = [getattr(entity, "exchange", None) for entity in encoded.declare or ()]

@@ -26,8 +26,7 @@ _SILENCE = 0.5
 _MOST_KEYS = 10_000
 """The most keys of refused calls that are remembered."""
 _LATELY = 2
-"""The calls after a refused one that ask first whether their key is held. It costs those that are not refused
-a request."""
+"""The calls after a refused one that ask first whether their key is held, which costs others a request."""
 _REMEMBERED = 2
 """Seconds for which a silent store is not asked again for messages that are sent in any case."""
 
@@ -35,11 +34,9 @@ _REMEMBERED = 2
 class Publisher:
     """The services of an app, and the facts that its calls have learnt of their store.
 
-    `refused_lately`: the names of tasks of whose last calls one was refused, so that the next one is likely
-    to be a duplicate, too; each with the number of calls for which this counts. `warned_of_skips`: the names
-    of tasks whose next steps may get a skip result, and that the log has named. `waits_behind`: the keys
-    whose last call was refused and may stand behind their holder, each with the time until which another call
-    would change nothing.
+    `refused_lately`: by task, for how many calls a refusal counts: the next is likely a duplicate, too.
+    `warned_of_skips`: tasks whose next steps may get a skip result. `waits_behind`: the keys whose last call
+    was refused, with the time until which another one would change nothing.
     """
 
     def __init__(self, services: Services) -> None:
@@ -62,19 +59,17 @@ class Publisher:
     def has_one_call(self) -> bool:
         """Whether a message may be made before its unique key is acquired, see `publishing.asking`.
 
-        Broker and store are each a Redis: the store can work while Celery makes the message.
+        Broker and store are Redis: the store works while Celery makes the message. No promise depends on it.
         """
         return self.is_fast and hasattr(self.services.store, "begin")
 
     def note_call(self, task: str, *, is_refused: bool) -> None:
-        """Note whether a call was refused its unique key."""
         if is_refused:
             self.refused_lately[task] = _LATELY
         elif left := self.refused_lately.pop(task, 1) - 1:
             self.refused_lately[task] = left
 
     def note_ordered(self, task: str, key: str, *, is_refused: bool) -> None:
-        """Note whether a call with a place in line was refused its unique key."""
         self.note_call(task, is_refused=is_refused)
         if is_refused:
             if len(self.waits_behind) >= _MOST_KEYS:
@@ -85,11 +80,8 @@ class Publisher:
         """Return the epoch of the store, read at most a minute ago.
 
         By the epoch in a message, a worker notices that the publisher uses another store. Only a call that
-        will send a request to this store anyway may read it. If this raises, the call has waited for the
-        store once, and must not wait again.
-
-        Raises:
-            StoreUnavailable: the store does not answer.
+        will send a request to this store anyway may read it. After an error the call has waited for the store
+        once, and must not wait again.
         """
         now = time.monotonic()
         if now >= self._epoch_expires:
@@ -104,13 +96,9 @@ class Publisher:
 class ImpatientStore:
     """The store of an app, for messages that are sent in any case: its calls have a short time limit.
 
-    After the store was silent they fail at once. Where broker and store are one database, the message cannot
-    be sent before the database answers, and waits for it like any other message: this store is not used.
-
-    All messages and releases of the end of a run share one budget. A group of many members must not wait for
-    each member again, so the silence is remembered.
-
-    Its calls raise StoreUnavailable if the store does not answer, or did not answer a moment ago.
+    After the store was silent they raise StoreUnavailable at once. Not used where broker and store are one
+    database, without which the message cannot be sent. All messages and releases of the end of a run share
+    one budget: a group of many members must not wait for each member again.
     """
 
     def __init__(self, services: Services) -> None:

@@ -28,12 +28,8 @@ _process = {"is_celery_beat": False}
 def refused(message: Message) -> Any:
     """Return the handle of the task that holds the key of a call. None: the call is published as usual.
 
-    This is for a task of which a call was refused lately: to read the holder of a key costs less than a
-    message that is made and not sent. A call that may be more than a plain duplicate is published as usual.
-
-    Raises:
-        DuplicateTask: another task holds the key, and the option says "raise".
-        StoreUnavailable: the store does not answer.
+    This is for a task of which a call was refused lately: to read the holder costs less than a message that
+    is made and not sent. A call that may be more than a plain duplicate is published as usual.
     """
     publisher, services, call, options = message.publisher, message.services, message.call, message.options
     option, run = call.unique, current_run.get()
@@ -75,7 +71,6 @@ def existing_result(
     key: str,
     existing_id: str,
 ) -> Any:
-    """Return the handle of the task that holds the key, for a call that is not sent."""
     is_quiet = _process["is_celery_beat"] or is_beats(options.get("headers") or {})
     fails = bool(option and option.refuses_duplicates and not is_quiet)
     outcomes.not_published(task.name, key, existing_id, fails=fails)
@@ -98,5 +93,4 @@ def result_of(services: Services, options: dict[str, Any], task_id: str) -> Any:
 
 @beat_init.connect
 def _note_celery_beat(**_: Any) -> None:
-    """Note that this process is Celery's beat."""
     _process["is_celery_beat"] = True

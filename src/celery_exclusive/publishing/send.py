@@ -38,8 +38,7 @@ _BY_PLACE = list(signature(Celery.send_task).parameters)[4:]
 def with_our_header(cls: type[Celery]) -> type[Celery]:
     """Return the class of an installed app, which puts our header on messages of our tasks.
 
-    Our `send_task` stands between a class of the user and Celery's own, and so gets the options that the
-    user's class adds.
+    Our `send_task` comes after a user's own, and so gets the options that this adds.
     """
 
     def __reduce__(self: Any) -> Any:  # noqa: N807 - a copy is of the class that can be imported
@@ -129,8 +128,8 @@ def _has_late_keys(services: Services, task: Any, call: CallOptions) -> bool:
 def _send_late(message: Message) -> Any:
     """Let Celery call the receivers before the key is computed, and send the message or drop it.
 
-    Celery calls them last of all. So the producer that publishes the message computes the key. A duplicate
-    ends there: its receivers have been called, and `after_task_publish` is not sent.
+    Celery calls them last of all, so the producer computes the key. `after_task_publish` is not sent of a
+    duplicate.
     """
     app, options = message.services.app, message.options
     with app.producer_or_acquire(options.get("producer")) as used:

@@ -15,10 +15,10 @@ HAS_NEXT_STEP = ("chain", "chord", "link")
 
 
 def warn_of_skipped_step(message: Message) -> None:
-    """Warn once of each task whose duplicate can only fail, since its next step must not get a skip result.
+    """Warn once of each task whose duplicate can only fail: its next step must not get a skip result.
 
-    An option with a `skip_result` says what the next step gets. A retry is not skipped. Until it has finished
-    a unique task is waited for, where its result is kept.
+    A `skip_result` says what that gets. A retry is not skipped. With until="finished" a duplicate waits for
+    the result, where that is kept.
     """
     name, call, warned = message.task.name, message.call, message.publisher.warned_of_skips
     if name in warned or message.options.get("retries"):

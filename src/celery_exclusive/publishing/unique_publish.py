@@ -1,9 +1,8 @@
-"""Publishes a message with a unique key, which is acquired before, and released if the message is not sent.
+"""Publishes a message with a unique key, which is acquired before, and released if it is not sent.
 
-Where possible, Celery makes the message meanwhile. Where broker and store are one Redis, the request for the
-key also pushes the message. Where they are two, the request is sent before the message is made, and its
-answer is read before kombu sends the message. An unusual call goes the plain way, in which the key is
-acquired before the message is made.
+Where broker and store are one Redis, the request for the key also pushes the message. Where they are two, it
+is sent before the message is made, and its answer is read before kombu sends the message. An unusual call
+goes the plain way: first the key, then the message.
 """
 
 from __future__ import annotations
@@ -55,10 +54,7 @@ _GRANTED = Sending(may_hold=True)
 
 
 class UniquePublish(AskingPublish):
-    """A message of a task with a unique key, about to be sent.
-
-    `ordered`: its option, if the message joins the line when it is published.
-    """
+    """A message with a unique key. `ordered`: its option, if it also joins the line when it is published."""
 
     def __init__(self, message: Message, header: Header, ordered: Exclusive | None) -> None:
         assert header.unique  # noqa: S101 - else there is nothing to do here
@@ -84,7 +80,6 @@ class UniquePublish(AskingPublish):
 
     @cached
     def call(self) -> Call:
-        """The facts of this call for its plan."""
         key, origin = self.key, self.message.origin
         run = origin.run
         lease = run.unique if run and run.unique and run.unique.claim.key == key else None
@@ -161,7 +156,6 @@ class UniquePublish(AskingPublish):
         return self.message.send_captured(captured, self.header)
 
     def _acquire(self, ask: Callable[[AcquireAlone], Answer]) -> Sending:
-        """Acquire the key, and return the decision about the message."""
         try:
             first = ask(self.operation) if self.is_simple else None
             is_granted = isinstance(first, Granted)
@@ -220,18 +214,12 @@ class UniquePublish(AskingPublish):
         return existing_result(self.services, self.task, self.option, self.options, key, existing_id)
 
     def undoing(self) -> tuple[list[KeyOperation], list[KeyOperation]]:
-        """Release the key, or return an inherited key to its run, which continues with an error.
-
-        In the background it is released: the run may have ended by then.
-        """
+        """Release the key, or return an inherited one to its run, which may have ended in the background."""
         at_once = unpublished(self.call, self.services.ttl(self.option))
         return self._undoing(at_once), self._undoing(self.call.claim.release("open"))
 
     def _undoing(self, operation: KeyOperation) -> list[KeyOperation]:
-        """Return the operations that undo a request, also one without an answer, which may still arrive.
-
-        If the request has sent the message, the message keeps its key.
-        """
+        """Return what undoes a request, also one that may still arrive. A message once sent keeps its key."""
         if not (self.is_unanswered or self.may_be_sent):
             return [operation]
         is_release = isinstance(operation, Release)
@@ -243,10 +231,7 @@ class UniquePublish(AskingPublish):
 
 
 def _may_be_made_before(message: Message) -> bool:
-    """Whether a message may be made before its key is acquired, since only Celery and kombu see it begun.
-
-    Together with `Publisher.has_one_call` this switches all other ways than the plain one.
-    """
+    """Whether a message may be made before its key is acquired: only Celery and kombu see it begun."""
     if before_task_publish.receivers:
         return False  # a receiver, such as a tracer's, waits for after_task_publish
     amqp = message.services.amqp
