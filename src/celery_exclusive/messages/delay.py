@@ -1,8 +1,8 @@
 """The delay of a message in RabbitMQ itself, as Celery has it where there are quorum queues.
 
-A worker with a quorum queue cannot raise its prefetch count: while it keeps messages with an eta, it has no
-room for others. Celery's calls go through its delaying exchanges to their own exchange again. Our messages go
-back to one queue alone, so that queue is bound to the end of the delays by a key of its own.
+A worker with a quorum queue cannot raise its prefetch count: messages with an eta would leave it no room.
+Celery's delayed calls come to their own exchange again. Ours go back to one queue alone, so that queue is
+bound to the end of the delays by a key of its own.
 """
 
 from __future__ import annotations
@@ -22,8 +22,7 @@ _DELAYED = re.compile(rf"(?:[01]\.)+{_OURS}\.(.*)", re.DOTALL)
 def bind(app: Any, channel: Any, queue: str) -> bool:
     """Bind a queue to the end of the delays. False: RabbitMQ delays no messages for it.
 
-    Its consumer does so each time it begins: a queue that was deleted and made again is not bound any more,
-    and a delayed message that finds no binding is lost.
+    Its consumer does so each time it begins: without a binding, as of a new queue, messages are lost.
     """
     try:
         from celery.utils.quorum_queues import detect_quorum_queues

@@ -20,11 +20,7 @@ if TYPE_CHECKING:
 
 HEADER = "exclusive"
 DELIVERY = ("exclusive_delivery",)
-"""The field of a request in which a worker passes a delivery to its child; never published.
-
-Celery adds fields from the body of the message to that request. No body can have this field: its name is no
-string.
-"""
+"""The field of a request with a worker's delivery for its child. No message has it: its name is no string."""
 VERSION = 1
 _LONGEST_TEXT = 1000
 _MOST_TRIES = 2**31
@@ -36,30 +32,25 @@ _END_OF_TIME = 2**40
 class Header:
     """The header of a message, which survives redelivery and parking.
 
-    * `id`: the publish id.
-    * `exclusive`: the key of its lock. `unique`: its unique key, and the event until which it holds the key.
+    * `id`: the publish id. `exclusive`, `unique`: its keys, and the event until which the latter is held.
       None: the publisher knows of no such option.
-    * `switched_off`: options that the call has switched off. `values`: values of options that the call gave.
     * `duplicate_of`: the task that held the unique key when this message was published, or received.
     * `awaited`: other code waits for the result of this duplicate. `joins`: it waits in line for that task.
     * `promoted`: the epoch of the store, if this is the copy of an offer. `offered`: the key of that offer.
-    * `published_by`: the task whose end has published the message, and which may still hold its lease: the
-      message is the next step of its chain, a link, or the body of its chord. Its own task, if its own body
-      has published it.
+    * `published_by`: the task whose end or own body has published the message, as the next step of its chain,
+      a link, or the body of its chord; it may still hold its lease.
     * `follows`: the publish id, with its queue, of the run whose unique lease this retry or replacement
-      inherits.
-    * `keeps_lock`: the message is the retry of a run that leaves it the lease of its lock.
-    * `superseded_by`: the newer task that has superseded the run of which this is the retry.
-    * `store`: the epoch of the store that the publisher uses. None: the publisher does not know it.
+      inherits. `keeps_lock`: its run leaves this retry the lease of its lock. `superseded_by`: the newer
+      task, if that run was superseded.
+    * `store`: the epoch of the publisher's store, if it knows it.
     * `redelivered`: the broker had delivered the message before it was parked.
-    * `deaths`: the number of its runs whose workers died, and that the store has recovered. `deaths_before`:
-      the number that other lines have counted. `ran_on`: the worker of its last run.
+    * `deaths`: of its workers, whose runs the store has recovered. `deaths_before`: in other lines. `ran_on`:
+      the worker of its last run.
     * `masked`: the caller gave other strings to show instead of the arguments.
-    * `tries`, `since`: the number of times that it was rescheduled, and the time when it first found its key
-      held, in seconds since 1970.
+    * `tries`, `since`: of a rescheduled message; when it first found its key held, in seconds since 1970.
     * `rejections`: a digest of its returns through a dead-letter exchange before it was published.
-    * `route`: the queue that this copy was consumed from, and the exchange and routing key that led there:
-      that publish may have reached other queues, too. None: it was published to its queue alone.
+    * `route`: the queue that this copy was consumed from, and the exchange and routing key that led there, if
+      that publish may have reached other queues, too.
     * `auto_delete`: that queue is deleted when its worker ends.
     """
 
@@ -167,10 +158,7 @@ _values = attrgetter(*_NAMES)
 def read_header(
     services: Services, headers: Mapping[str, Any], task_id: str | None, task_name: str | None = None
 ) -> Header | None:
-    """Return the header of a message, if it is valid for the task in the headers, or else for `task_name`.
-
-    None: it has none that this version understands and accepts.
-    """
+    """Return the header of a message, if it is valid for the task in the headers, or else for `task_name`."""
     fields: Any = headers.get(HEADER)
     if not isinstance(fields, dict):
         return None
@@ -179,7 +167,7 @@ def read_header(
 
 
 def rejections(headers: Mapping[str, Any]) -> str | None:
-    """Return a digest of the rejections after which a dead-letter exchange returned a message. None: none.
+    """Return a digest of the rejections after which a dead-letter exchange returned a message, if any.
 
     A message that expired in a queue, as RabbitMQ delays messages for Celery, remains the same message.
     """

@@ -21,37 +21,31 @@ _A_MOMENT = 1_000
 
 
 def own_broker(services: Services) -> str:
-    """Return the id of this app's broker."""
     return services.settings.exclusive_broker_id or broker_id(services.app.conf)
 
 
 def broker_on_store(services: Services) -> str:
-    """Return what distinguishes this app's broker on the server of its store. "": it is on another server.
+    """Return what distinguishes this app's broker on the server of its store. "": it is on another one.
 
-    Two apps that find each other in one namespace, and have one such string, have one broker, whatever names
-    they know its server by.
+    Two apps with one such string in one namespace have one broker, by whatever name they know its server.
     """
     settings, conf = services.settings, services.app.conf
     return "" if settings.exclusive_broker_id else broker_beside(services.store.url, conf)
 
 
 def living_workers(services: Services) -> list[WorkerRecord]:
-    """Return the workers that keep the namespace now."""
     return [it for its in services.store.workers(LIFE * SECOND).values() for it in its]
 
 
 def keep_namespace(services: Services, broker: str, worker: WorkerRecord | None = None) -> str:
-    """Keep the namespace for this app's broker.
+    """Keep the namespace for this app's broker, unless another's workers or messages are in it (OptionError).
 
     Workers do this at start and with every heartbeat, other processes before they republish a message. Where
-    broker and store are one Redis, the namespace is adopted: queues and waiting tasks are in one place, so
-    the Redis has moved or has another name, and is no copy without its queues. A worker's record is kept in
-    the same request.
+    broker and store are one Redis, it is adopted: queues and waiting tasks are in one place, so the Redis has
+    moved or has another name, and is no copy without its queues. A worker's record is kept in the same
+    request.
 
     Returns the broker that it is kept for: the name that living workers know this app's broker by.
-
-    Raises:
-        OptionError: workers of another broker keep the namespace, or have left messages in it.
     """
     owner = services.store.keep_namespace(broker, LIFE * SECOND, worker)
     if owner != broker and services.has_one_place:
@@ -71,14 +65,7 @@ def refuse_other_owner(services: Services) -> None:
 
 
 def adopt_namespace(services: Services, *, drops: bool = False) -> None:
-    """Take the namespace over from another broker.
-
-    Parameters:
-        drops: delete all leases and all waiting tasks in it.
-
-    Raises:
-        OptionError: workers of the other broker keep the namespace. Nothing was changed.
-    """
+    """Take the namespace over from a broker without workers. `drops`: delete all leases and waiting tasks."""
     broker, life = (_NOBODY, _A_MOMENT) if drops else (own_broker(services), LIFE * SECOND)
     owner = services.store.keep_namespace(broker, life, adopts=True)
     if owner != broker:
@@ -91,7 +78,7 @@ def adopt_namespace(services: Services, *, drops: bool = False) -> None:
 def _is_one_broker(services: Services) -> bool:
     """Whether the workers of another broker know this app's broker by another name of its server.
 
-    All of them have to say so: a worker of an earlier owner of the namespace may have been there just now.
+    All have to say so: a worker of an earlier owner may have been there just now.
     """
     place = broker_on_store(services)
     return place != "" and {worker.broker for worker in living_workers(services)} == {place}

@@ -26,10 +26,9 @@ _NO_ROUTE = 312
 
 
 class Republisher:
-    """Publishes stored messages unchanged.
+    """Publishes stored messages unchanged: in a child with producers of the app's pool.
 
-    A child uses producers of the app's pool. A thread has a connection of its own: if it held a lock of the
-    pool while a child is forked, the lock would be held in that child for ever.
+    A thread has a connection of its own: a lock of the pool that it held at a fork would be held for ever.
     """
 
     def __init__(self, app: Any, *, own_connection: bool = False) -> None:
@@ -38,10 +37,9 @@ class Republisher:
         self._producer: Any = None
 
     def publish_wakes(self, wakes: Iterable[Wake]) -> list[tuple[Wake, Header]]:
-        """Republish messages whose turn has come. A message that cannot be published is offered again later.
+        """Republish messages whose turn has come; one that cannot be published is offered again later.
 
-        Returns the messages whose queue was deleted when its worker ended, so that no worker can consume
-        them.
+        Returns those whose queue was deleted when its worker ended, so that none can consume them.
         """
         lost: list[tuple[Wake, Header]] = []
         for wake in wakes:
@@ -61,11 +59,9 @@ class Republisher:
         return lost
 
     def publish(self, stored: StoredMessage, *, at_head: bool = False, delay: float = 0) -> None:
-        """Publish a message unchanged; `at_head` of its priority's list, if the broker has such lists.
+        """Publish a message; its broker has confirmed it then, if it can. `at_head`: of its priority's list.
 
         `delay`: the seconds for which its broker delays it, if it goes to its queue by no exchange.
-
-        When this returns, the broker has confirmed the message, if it can.
         """
         services = self.app._celery_exclusive
         stored = stored.signed(services.signer)
@@ -150,7 +146,7 @@ def _has_lists(producer: Any, exchange: str) -> bool:
 
 
 def _time_left(stored: StoredMessage) -> float | None:
-    """Return the seconds until a message expires. None: it has expired, which a worker reports as REVOKED.
+    """Return the seconds until a message expires. None: it has, and a worker reports it as REVOKED.
 
     No broker may drop the copy of an offer: after its expiry a worker ends it.
     """

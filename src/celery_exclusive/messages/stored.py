@@ -122,7 +122,6 @@ class StoredMessage:
         )
 
     def promoted(self, wake: Wake) -> StoredMessage:
-        """Return the copy that is republished for an offer."""
         header = {**self.our_header, "promoted": wake.epoch, "offered": wake.key}
         # The line of last chances counts from zero, beside the line in which the message has its place.
         before = header.get("deaths" if wake.key == LAST_CHANCE else "deaths_before", 0)
@@ -140,7 +139,6 @@ class StoredMessage:
         return self._with_header({**self.our_header, "deaths_before": deaths}) if deaths else self
 
     def compressed(self) -> StoredMessage:
-        """Return the copy whose body kombu compresses, by the publisher's method or by zlib."""
         return replace(self, headers={"compression": "zlib", **self.headers})
 
     def signed(self, signer: Signer) -> StoredMessage:
@@ -151,10 +149,7 @@ class StoredMessage:
         )
 
     def delayed(self, seconds: float, **changes: Any) -> StoredMessage:
-        """Return the copy that is delivered later, with these changes of our header.
-
-        The copy has no valid epoch, so it counts as redelivered.
-        """
+        """Return the copy that is delivered later; without a valid epoch it counts as redelivered."""
         eta = datetime.now(timezone.utc) + timedelta(seconds=seconds)
         message = self._with_header({**self.our_header, "promoted": "", **changes})
         headers = {**message.headers, "eta": eta.isoformat()}
