@@ -13,17 +13,11 @@ _MOST_INTERRUPTIONS = 3
 
 
 class Attempts:
-    """Makes one store call, and repeats it: every store operation can be repeated.
+    """Makes one store call, up to `most` times while it fails: every store operation can be repeated.
 
-    attempts = Attempts(2)
-    reply = attempts.make(partial(store.apply, key, operation))
-
-    A soft time limit, or a termination, may raise into the call anywhere: the call is made again, and
-    `interruption` is the error that was raised, which the caller decides about. `is_repeated`: the store has
-    failed to answer before, and may have executed the operation then.
-
-    Parameters:
-        most: how often the store is asked while it fails.
+    A soft time limit, or a termination, may raise into the call anywhere: it is made again, and
+    `interruption` is that error, which the caller decides about. `is_repeated`: the store has failed to
+    answer before, and may have executed the operation then.
     """
 
     def __init__(self, most: int = 1) -> None:

@@ -21,18 +21,13 @@ _SHORTEST_LOOK = 0.5
 
 @dataclass(frozen=True, slots=True)
 class Known:
-    """The epoch of a store, as a keeper has read it, in most cases just after the instant `at`.
-
-    All leases that the process held at that instant were valid then. With 0 one of them was not valid.
-    """
+    """The epoch of a store. All leases that the process held at the instant `at` were valid; 0: not all."""
 
     epoch: str
     at: float
 
 
 class Kept(Protocol):
-    """A lease that a keeper keeps."""
-
     _claim: Claim
 
     @property
@@ -57,10 +52,7 @@ class Beat:
 
 
 class Keeper:
-    """Keeps leases of one store. It reads the store's epoch, so make it before the first lease is granted.
-
-    beat = Keeper(store).beat(leases, period)
-    """
+    """Keeps leases of one store. It reads the store's epoch, so make it before the first lease is granted."""
 
     def __init__(self, store: Store) -> None:
         self.store = store
@@ -68,10 +60,7 @@ class Keeper:
         self.known = Known(store.epoch(), now)
 
     def beat(self, leases: Sequence[Kept], period: float) -> Beat:
-        """Renew these leases. If the store has lost its data, restore all leases that are not over.
-
-        `period` are the seconds until the next beat is due.
-        """
+        """Renew these leases, or restore them if the store has lost its data. `period`: to the next beat."""
         now = time.monotonic()
         answers = list(zip(leases, renew(self.store, leases), strict=True))
         # A store may take longer: a cluster asks all of its nodes, and one of them may be silent.

@@ -204,7 +204,6 @@ class Lease:
             raise LeaseLost(f"the lease on {self.key} (fence {self.fence}) is lost, or over. Stop this work")
 
     def is_of(self, id: str) -> bool:
-        """Whether the lease belongs to the claim with this id."""
         return self._claim.id == id
 
     def is_on(self, key: str, store: Store) -> bool:

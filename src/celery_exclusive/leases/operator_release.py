@@ -25,9 +25,9 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Released:
-    """The result of a release by an operator: the former owners, and the ids that were offered the key.
+    """The former owners, and the ids that were offered the key.
 
-    `forgotten`: the data of the key were damaged, and were deleted with its waiting tasks.
+    `forgotten`: the key's data were damaged, and were deleted with its waiting tasks.
     """
 
     former: tuple[Owner, ...] = ()
@@ -39,21 +39,12 @@ def release(services: Services, key: str, *, force: bool = False, reason: str = 
     """Release a key, and let its line go on. A repetition does no harm.
 
     A unique key whose task is queued or lost, or that is held for a period, needs no force: no body runs.
-    Each lease that was released is logged as a WARNING, and told to monitors as the event `lock-released`.
+    Bodies that lose their lease by `force` continue; damaged data are deleted, with the waiting tasks. Each
+    released lease is logged as a WARNING, and told to monitors as the event `lock-released`, with the reason
+    and `by`, or else the user of this process. A message that cannot be published now is offered again by the
+    workers.
 
-    Parameters:
-        key: the whole key, as the store keeps it.
-        force: release it even if its leases have not expired. Their bodies continue. The data of a damaged
-            key are deleted, with its waiting tasks.
-        reason: why, for the log and the event.
-        by: the operator. Default: the user of this process, with the host and the id of the user.
-
-    Raises:
-        LockHeld: a running task holds the key, and `force` is not set. Nothing was changed.
-        StoreUnavailable: the store does not answer.
-        UnreadableKey: the data of this key are damaged, and `force` is not set.
-
-    A stored message that cannot be published now is offered again by the workers.
+    LockHeld, UnreadableKey: it needs force, and nothing was changed.
     """
     by, former = by or operator(), list[Owner]()
     try:
@@ -73,9 +64,6 @@ def queued_keys(store: Store, task_name: str | None) -> list[str]:
     """Return the queued unique keys of a task, for all its arguments. None: of all tasks.
 
     A `key=` with another text than the task's name may be shared with other tasks, and is left out.
-
-    Raises:
-        ExclusiveError: the store cannot list its keys, or does not answer.
     """
     if task_name is None:
         keys = set(store.scan("u"))
@@ -95,9 +83,9 @@ def release_queued(services: Services, keys: Iterable[str], reason: str = "") ->
 
 
 def _release(store: Store, key: str, former: list[Owner], *, force: bool) -> Released:
-    """Release the holders of a key, by force also the ones that a look does not name, but no newer one.
+    """Release the holders, by force also those that a look does not name, and add them to `former`.
 
-    Adds each one to `former` when it has lost its lease.
+    A newer one keeps its lease.
     """
     offered: list[str] = []
     began = time.monotonic()

@@ -65,7 +65,6 @@ class _Pending:
 
     @property
     def key(self) -> str:
-        """The first key of the operations, for log lines."""
         return next((key for key, _ in self.operations), "")
 
     @property
@@ -77,9 +76,8 @@ class _Pending:
 class Releaser:
     """Releases leases whose holder could not, since the store did not answer or the process was gone.
 
-    They belong to deliveries whose child was killed, or that ended while the store did not answer. Unique
-    leases may also belong to calls that were not published because the store did not answer, or to messages
-    that end without code of their task. Otherwise a unique key might stay held for a day.
+    Also of calls that were not published, and of messages that end without code of their task: a unique key
+    might stay held for a day.
     """
 
     def __init__(self, services: Services) -> None:
@@ -97,7 +95,7 @@ class Releaser:
         self.add(*unique_releases(id, header, done=False))
 
     def add_retry(self, id: str, header: Header, *, done: bool = False) -> None:
-        """Release the lock that a run has left to this message, its retry, if the retry has not begun.
+        """Release the lock that a run has left to this retry, if it has not begun.
 
         `done`: the retry has ended. If its run has not ended, the run releases the lock then.
         """
@@ -110,11 +108,7 @@ class Releaser:
         self.add(*run_ended(claims, done=done, will_be_redelivered=redelivered), dying=dying)
 
     def add(self, *operations: tuple[str, KeyOperation], dying: int | None = None) -> None:
-        """Send these operations to the store until it has answered all of them.
-
-        Parameters:
-            dying: a process that has to be gone first.
-        """
+        """Send these operations, once the process `dying` is gone, until the store has answered all."""
         if not operations:
             return
         with forks_wait(), self._changes:

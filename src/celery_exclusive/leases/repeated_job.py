@@ -15,10 +15,7 @@ _AGAIN = 60
 
 
 class RepeatedJob:
-    """Keeps a repeated activity of a thread alive through errors, and logs when they begin, last and end.
-
-    with RepeatedJob("the renewal of leases"): ...
-    """
+    """Keeps a repeated activity of a thread alive through errors, and logs when they begin, last and end."""
 
     def __init__(self, what: str) -> None:
         self.what = what
