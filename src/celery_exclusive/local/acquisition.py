@@ -53,24 +53,15 @@ if hasattr(os, "register_at_fork"):
 def new_claim(
     owner: str, key: str, ttl: int, limit: int = 1, rates: Rates = (), share: Share = ONE_UNIT
 ) -> Claim:
-    """Make the claim of an owner without a message, with a new publish id and token."""
     return Claim(key, f"{owner}/{token_hex(4)}", NO_WORKER + token_hex(6), ttl, limit, rates, share)
 
 
 class Acquisition:
     """One claim to a key, from the first try to the release.
 
-    acquisition = Acquisition(services, claim, Subject(None, "lock:web1:4711", claim.key))
-    try:
-        acquisition.acquire(wait=5)
-        ...
-    finally:
-        acquisition.release()
-
-    `lease` is set from the grant on; the heartbeat renews it while this object exists. `answer`: the store's
-    last one. `held`: the answer to the last try in vain. `is_inner`: the lease is one that this code held
-    before, and is released by its own acquisition. `until_commit`: a `lock()` that has it asks to hold the
-    lease until the open transactions are committed.
+    The heartbeat renews `lease` while this object exists. `answer`: the store's last one, `held`: that to the
+    last try in vain. `is_inner`: the lease is one that this code held before, and is released by its own
+    acquisition. `until_commit`: a `lock()` holds it until open transactions are committed.
     """
 
     lease: Lease | None = None
@@ -88,9 +79,7 @@ class Acquisition:
     def acquire(self, wait: float | None) -> None:
         """Acquire a lease, unless the key is held for so many seconds.
 
-        Raises:
-            StoreUnavailable: the store does not answer, and may have granted the lease.
-            ExclusiveError: this very code holds the key, and would wait for itself.
+        StoreUnavailable: it may be granted. ExclusiveError: this very code holds the key.
         """
         attempts = self._attempts(wait)
         while pause := next(attempts, None):
@@ -107,9 +96,8 @@ class Acquisition:
     def enter_again(self, *, until_commit: bool) -> None:
         """Use the lease of a block or run around this code, if that holds the key in this thread or task.
 
-        A thread or task with a copy of the context runs beside that code, and so waits for the key.
-        `until_commit`: an outer `lock()` holds it until the commit, too. A run in a
-        worker ends after its transactions.
+        A thread or task with a copy of the context waits for the key. `until_commit`: an outer `lock()` holds
+        it so long, too; a run in a worker ends after its transactions.
         """
         here, store = thread_and_task(), self.services.store
         leases = [lease for caller, lease in _blocks.get() if caller == here]
@@ -184,7 +172,6 @@ class Acquisition:
 
     @property
     def is_of_parent(self) -> bool:
-        """Whether this process is a fork of the one that made it."""
         return self._pid != os.getpid()
 
     @property

@@ -42,11 +42,7 @@ from celery_exclusive.stores.base import open_store
 
 
 class EagerTask(CeleryTask):  # type: ignore[type-arg]
-    """Runs a task with options without a message.
-
-    The class is between the user's class and Celery's own, and so gets the arguments that an overridden
-    `apply` adds.
-    """
+    """Runs a task with options without a message; after the user's class, whose `apply` may add arguments."""
 
     def apply(
         self,

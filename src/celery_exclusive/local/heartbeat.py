@@ -21,8 +21,7 @@ from celery_exclusive.system.threads import NativeThread
 class LocalHeartbeat:
     """Keeps the leases that this process acquired without a worker, with a keeper for each store.
 
-    Its thread runs from the first lease until a beat after the last. It does not keep their owners alive: a
-    lease whose owner was deleted expires.
+    Its thread ends a beat after the last lease. A lease whose owner was deleted expires.
     """
 
     def __init__(self) -> None:
@@ -49,7 +48,6 @@ class LocalHeartbeat:
             self._keepers[store] = Keeper(store)
 
     def known(self, store: Store) -> Known | None:
-        """Return the epoch of a store, as it was last read."""
         keeper = self._keepers.get(store)
         return keeper.known if keeper else None
 

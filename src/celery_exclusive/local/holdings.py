@@ -12,8 +12,7 @@ from celery_exclusive.system.off_loop import thread_and_task
 class Holdings:
     """The acquisitions of one `lock()` object in this process. A forked child holds nothing of its parent.
 
-    Any thread and any context may end them. If an object has several, a thread or context ends its own
-    acquisition, or else the latest one.
+    Any thread or context may end them: its own, or else the latest one.
     """
 
     def __init__(self) -> None:
@@ -27,11 +26,9 @@ class Holdings:
             acquisition.enter_block()
 
     def find(self) -> Acquisition | None:
-        """Return the acquisition of the calling thread or context, or else the latest one."""
         return next(iter(_own_first(self._held, _is_of_this_caller)), None)
 
     def pop(self) -> Acquisition | None:
-        """Remove and return the acquisition that `find` returns."""
         return _pop(self._held, _is_of_this_caller)
 
     def pop_block(self) -> Acquisition | None:
