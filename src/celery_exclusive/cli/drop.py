@@ -192,7 +192,6 @@ def _check(
     is_asked: bool,
     **_: Any,
 ) -> None:
-    """Refuse wrong usage."""
     problem = ""
     if not (key or task or ids):
         problem = "name a KEY, or a --task, or --ids"
@@ -240,7 +239,6 @@ def _can_be_repeated() -> Iterator[None]:
 
 
 def _show(found: Found, *, as_json: bool = False, err: bool = False) -> None:
-    """Show what would be dropped."""
     if as_json:
         result = {"would_drop": found.count, "keys": len(found.ids), "problems": found.problems}
         click.echo(json.dumps(result))

@@ -150,7 +150,6 @@ def _meant(obj: CLIContext, text: str) -> tuple[Services, str]:
 
 
 def _show(services: Services, key: str, part: str, more: str = "") -> None:
-    """Print the state of a key, or of a part of it."""
     state = key_state(services, key)
     if part:
         state = replace(state, parts=(part_state(services, state, fitted(part)),), other_parts=0)

@@ -26,7 +26,6 @@ def table(states: Iterable[KeyState]) -> Iterator[str]:
 
 
 def state_lines(state: KeyState) -> Iterator[str]:
-    """Yield the lines that describe a key and its holders."""
     yield f"lock {named(state)}"
     limit = "no limit; " if state.room.limit is None else f"limit {state.room.limit:,}; "
     known = limit if state.room.is_known else ""
@@ -50,7 +49,6 @@ def part_lines(state: KeyState) -> Iterator[str]:
 
 
 def part_line(part: PartState) -> str:
-    """Return the line that describes a part."""
     counts = f"{part.running:,} run, {part.in_line:,} in line, {part.shut:,} for room of it"
     limit = "no limit" if part.room.limit is None else f"limit {part.room.limit:,}"
     weight = f"weight {part.weight}" if part.weight > 1 else ""
@@ -58,7 +56,6 @@ def part_line(part: PartState) -> str:
 
 
 def place_line(task: WaitingTask) -> str:
-    """Return the line that describes a waiting task."""
     place = "aside" if task.is_aside else "not in line" if task.is_shut else f"{task.place:,} in line"
     args = f" ({printable(task.args)})" if task.args else ""
     first = f"{place}: {printable(task.task_id)}{args}, for {duration(task.age)}"

@@ -29,11 +29,7 @@ class _Failure(click.ClickException):
 
 
 class _Group(click.Group):
-    """A group that imports its commands when they are used.
-
-    It prints an error in one line instead of a traceback, with --json as an object, and exits with 1, or with
-    3 if a server does not answer.
-    """
+    """Imports its commands when they are used, and prints an error in one line, with --json as an object."""
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
         words = args[: args.index("--")] if "--" in args else args
