@@ -17,10 +17,7 @@ _MOST_ADDRESSES: Final = 1_000
 
 
 class Door:
-    """Remembers it in this process: another one of the same page knows nothing of it.
-
-    Addresses of IPv6 count together by their first 64 bits: a visitor has all that begin so.
-    """
+    """Remembers it in this process alone. Addresses of IPv6 count by the 64 bits that a visitor has."""
 
     def __init__(self) -> None:
         self._ended: dict[str, float] = {}

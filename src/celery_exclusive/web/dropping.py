@@ -21,7 +21,6 @@ _EFFECT: Final = (
 
 
 def drop(services: Services, request: Request) -> Page:
-    """Drop a task from the line of a key."""
     given = request.query if request.form is None else request.form
     key, id = named_key(given), given.get("id", "")
     found = Found.search(services, [key], ids={id})

@@ -23,11 +23,9 @@ HEADERS: Final = {
 class Access(Protocol):
     """The rights of a visitor.
 
-    * `user`: the name in the log of actions.
-    * `rights`: the actions that are shown to the visitor, and accepted: "release", "drop", and "force" to
-      release what a task holds, and to change what a key lets start.
-    * `has_sessions`: whether the visitor has signed in here, and can sign out.
-    * `proof`: the name and the value of the hidden field that proves that a form is from this page.
+    `user`: the name in the log. `rights`: "release", "drop", and "force" to release what a task holds, and to
+    change what a key lets start. `has_sessions`: visitors sign in and out. `proof`: the name and the value of
+    the field that proves that a form is from this page.
     """
 
     @property
@@ -60,10 +58,7 @@ class Request:
 
 @dataclass(frozen=True, slots=True)
 class Page:
-    """A page to be shown: its template with what it needs.
-
-    * `refreshes`: whether it can load itself again; then it is told what was `seen` the first time.
-    """
+    """A page to be shown. One that `refreshes` itself is told what was `seen` the first time."""
 
     template: str
     title: str

@@ -18,8 +18,6 @@ if TYPE_CHECKING:
 
 
 class Input(NamedTuple):
-    """A field that a visitor fills in."""
-
     label: str
     is_required: bool = True
     longest: int = 20
@@ -68,7 +66,6 @@ def change(services: Services, request: Request) -> Page:
 
 
 def part_of(given: Mapping[str, str]) -> str:
-    """Return the part of the key that a form names, "" for the whole key."""
     return fitted(given.get("part", ""))
 
 

@@ -71,7 +71,6 @@ def keys(services: Services, request: Request) -> Page:
 
 
 def key(services: Services, request: Request) -> Page:
-    """Show one key: what holds it, and its line."""
     state = key_state(services, named_key(request.query))
     values = {
         "state": state,
@@ -106,7 +105,6 @@ def why(services: Services, request: Request) -> Page:
 
 
 def answer_of(services: Services, state: KeyState) -> Answer:
-    """Return what becomes of a key: why it does not go on."""
     if state.problem:
         text = str(UnreadableKey(state.key, state.problem, services.store.url))
         return Answer(None, text, is_trouble=True)
@@ -115,7 +113,6 @@ def answer_of(services: Services, state: KeyState) -> Answer:
 
 
 def named_key(values: Mapping[str, str]) -> str:
-    """Return the key that a query or a form names."""
     if not (name := values.get("key")):
         raise Refused(400, "The address names no key.")
     return unescaped(name)

@@ -59,7 +59,6 @@ def release(services: Services, request: Request) -> Page:
 
 
 def reason_of(form: Mapping[str, str]) -> str:
-    """Return the reason that a visitor has given."""
     return form.get("reason", "").strip()[:_LONGEST_REASON]
 
 

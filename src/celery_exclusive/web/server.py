@@ -15,10 +15,7 @@ LOOPBACK: Final = frozenset({"localhost", "127.0.0.1", "::1"})
 
 
 class Server(ThreadingMixIn, WSGIServer):
-    """A server with a thread for each connection, since browsers hold some open that they do not use yet.
-
-    Port 0 chooses a free one.
-    """
+    """Has a thread for each connection: browsers hold some open that they do not use yet. Port 0: any."""
 
     daemon_threads = True
     request_queue_size = 128

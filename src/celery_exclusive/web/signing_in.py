@@ -29,12 +29,7 @@ _LONGEST_NAME: Final = 50
 
 
 class Visitor:
-    """The access of a visitor with a session, or of a visitor that may only look.
-
-    Parameters:
-        user: the name that the visitor has signed in with.
-        proof: of the session, for its forms.
-    """
+    """The access of a visitor with a session, whose forms have its proof, or of one that may only look."""
 
     def __init__(self, user: str = "", proof: str = "") -> None:
         self.user, self.proof = user, ("proof", proof)
@@ -50,8 +45,6 @@ class Visitor:
 
 
 class SignIn:
-    """Where visitors sign in with the token of a page."""
-
     def __init__(self, app: flask.Flask, token: str, *, behind_tls: bool) -> None:
         if len(token) < SHORTEST_TOKEN:
             raise OptionError(
@@ -108,7 +101,6 @@ class SignIn:
 
 
 def ask_to_sign_in(target: str, name: str = "", problem: str = "") -> ResponseReturnValue:
-    """Return the page to sign in, which leads to the `target` afterwards."""
     html = template("sign-in.html", target=target, name=name, problem=problem, longest=_LONGEST_NAME)
     return html, 403
 

@@ -53,12 +53,10 @@ def respond(services: Services, request: Request) -> tuple[str, int]:
 
 
 def style() -> bytes:
-    """Return the style sheet."""
     return files("celery_exclusive.web").joinpath(STYLE).read_bytes()
 
 
 def problem(services: Services, request: Request, status: int, text: str) -> tuple[str, int]:
-    """Return an error as a page, and its status."""
     page = Page("problem.html", HTTPStatus(status).phrase, {"text": text}, status)
     return render(services, request, page), status
 

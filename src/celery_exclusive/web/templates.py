@@ -21,12 +21,10 @@ REFRESH: Final = 5
 
 
 def template(file: str, /, **values: object) -> str:
-    """Return a template with these values."""
     return _environment.get_template(file).render(values)
 
 
 def render(services: Services, request: Request, page: Page) -> str:
-    """Return the HTML of a page."""
     again = {"seen": page.seen, **request.query}
     again.pop("live", None)
     return template(

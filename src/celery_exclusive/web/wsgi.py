@@ -37,7 +37,6 @@ def make(
     behind_tls: bool,
     rights: Rights | None,
 ) -> Flask:
-    """Make the application of these services, as `application` says."""
     pages = _Pages(services, hosts, rights)
     made = Flask("celery_exclusive.web", static_folder=None)
     made.debug = False
@@ -58,8 +57,6 @@ def make(
 
 
 class _Pages:
-    """The pages for a visitor with a browser."""
-
     sign_in: SignIn | None = None
 
     def __init__(self, services: Services, hosts: Collection[str] | None, rights: Rights | None) -> None:
@@ -82,7 +79,6 @@ class _Pages:
         return flask.redirect(f"./{folder}/" if folder else "/")
 
     def show(self, name: str = "") -> ResponseReturnValue:
-        """Show a page, or else the one to sign in."""
         asked = flask.request
         form = asked.form.to_dict() if asked.method == "POST" else None
         visitor = self.sign_in.visitor() if self.sign_in else Visitor()
