@@ -27,7 +27,6 @@ def wrap_task_factory(app: Any, wrap: Callable[[Any], Any]) -> None:
 
 
 def is_decorated(cls: type) -> bool:
-    """Whether Celery has made this class of a function that was decorated."""
     return bool(vars(cls).get("_decorated"))
 
 
@@ -37,6 +36,5 @@ def namespace_of(conf: Any) -> str:
 
 
 def own_options(task: Any) -> dict[str, Any]:
-    """Return the options that each call of a task has, such as its queue."""
     options: dict[str, Any] = vars(celery_task)["extract_exec_options"](task)
     return options

@@ -1,9 +1,8 @@
 """A message at the point where kombu has encoded it, and the Redis channel that would push it.
 
-kombu makes a new client for each request of a channel: one for each message that is published, several for
-each message that a worker receives and acknowledges. Making a client takes longer than the request. All these
-clients use the connections of the channel's pool, and do not differ: one is kept. But where a credential
-provider changes the password of open connections, each new client passes its pool to the provider.
+kombu makes a new client for each request of a channel, which takes longer than the request. All these clients
+use the connections of the channel's pool, and do not differ: one is kept. But where a credential provider
+changes the password of open connections, each new client passes its pool to the provider.
 """
 
 from __future__ import annotations
@@ -40,8 +39,7 @@ class Encoded(NamedTuple):
 def capturing(producer: Any, header: str, sender: Sender) -> Any:
     """Return a producer for one message, which `sender` gets when kombu has encoded it.
 
-    The returned producer shares the state of `producer`, which other threads may use. Messages without this
-    header are sent as usual: Celery publishes its event of a message through the same producer.
+    It shares the state of `producer`. Messages without this header, as Celery's event, are sent as usual.
     """
     cls: Any = type(producer)
     cls = _capturing_class(cls)
@@ -89,8 +87,6 @@ def _capturing_class(cls: Any) -> Any:
 
 
 class Captured:
-    """A message that kombu has encoded, and is about to send."""
-
     __slots__ = ("_more", "_named", "encoded", "producer")
 
     def __init__(self, producer: Any, encoded: Encoded, more: tuple[Any, ...], named: dict[str, Any]) -> None:
@@ -107,7 +103,6 @@ class Captured:
                 self.producer.maybe_declare(entity)
 
     def send(self) -> Any:
-        """Send the message as kombu does."""
         own: Any = super(type(self.producer), self.producer)
         return own._publish(*self.encoded, *self._more, **self._named)
 

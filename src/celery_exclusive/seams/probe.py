@@ -38,7 +38,6 @@ def warnings(seams: Iterable[Seam] = SEAMS) -> list[str]:
 
 
 def report(seams: Iterable[Seam] = SEAMS) -> list[str]:
-    """Return lines for `celery -A proj report`."""
     used = [seam for seam in seams if seam.module in sys.modules]
     packages = {seam.package: version_of(seam.package) for seam in used}
     names = ", ".join(f"{package} {number}" for package, number in packages.items())
@@ -81,7 +80,6 @@ def _fault(seam: Seam) -> str | None:
 
 
 def _names_in(cls: type) -> Iterator[tuple[str, ...]]:
-    """Yield the names that the methods of a class use."""
     for base in cls.__mro__:
         for value in vars(base).values():
             if code := _code(value):
@@ -107,7 +105,6 @@ def _is_as_expected(code: CodeType, seam: Seam) -> bool:
 
 
 def version_of(package: str) -> str:
-    """Return the version of a package that is installed."""
     try:
         return platform.python_version() if package == "Python" else version(package)
     except PackageNotFoundError:  # its modules were found somewhere else

@@ -12,8 +12,7 @@ _OfDriver: Any = Connection  # its types lack what is overridden
 class SharedTls(_OfDriver):  # type: ignore[misc]
     """A connection that shares one TLS context with all connections without options for TLS.
 
-    The driver makes a context for each. That takes 20 ms, since it reads the certificates of the machine, and
-    a child that is forked meanwhile may hang in it.
+    The driver makes one for each, in 20 ms; a child that is forked meanwhile may hang in it.
     """
 
     _shared: ClassVar[Any] = None
