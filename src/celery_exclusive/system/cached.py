@@ -11,13 +11,9 @@ T = TypeVar("T")
 class cached(Generic[T]):  # noqa: N801 - it is used as `functools.cached_property` is
     """An attribute that is computed when it is first read, without a lock.
 
-        @cached
-        def settings(self) -> Settings: ...
-
-    Before Python 3.12 `functools.cached_property` has one lock for all objects of a class: if a thread
-    computes an attribute while another one forks, the child inherits the lock, and hangs as soon as it reads
-    the attribute of any object. Here threads may compute the same attribute twice, and all get the first
-    value.
+    Before Python 3.12 `functools.cached_property` has one lock for all objects of a class: a child that is
+    forked while a thread holds it hangs at the attribute of any object. Here threads may compute the same
+    attribute twice, and all get the first value.
     """
 
     def __init__(self, compute: Callable[[Any], T]) -> None:

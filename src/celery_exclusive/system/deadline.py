@@ -14,11 +14,7 @@ _until: ContextVar[float | None] = ContextVar("celery_exclusive_deadline", defau
 
 
 class deadline:  # noqa: N801 - callers read it as a function
-    """Limit the time of all store calls within the block together; None: no limit.
-
-    with deadline(0.3):
-        store.apply(key, operation)
-    """
+    """Limit the seconds of all store calls within the block together; None: no limit."""
 
     def __init__(self, seconds: float | None) -> None:
         self._seconds = seconds
@@ -31,14 +27,11 @@ class deadline:  # noqa: N801 - callers read it as a function
 
 
 class Budget:
-    """The seconds that several store calls may take all together.
+    """The seconds that store calls within all its blocks may take together.
 
-    with budget:
-        store.apply(key, operation)
-
-    `limit_at` is the moment of a hard time limit, by the monotonic clock: half of the time from the first
-    block until then is kept for other work. Only blocks that fail, or take longer than `_QUICK`, spend the
-    seconds: neither a slow broker does, nor a group of thousands whose members the store answers.
+    `limit_at`: the moment of a hard time limit, by the monotonic clock: half of the time from the first block
+    until then is kept for other work. Only blocks that fail, or take longer than `_QUICK`, spend them:
+    neither a slow broker does, nor a group of thousands whose members the store answers.
     """
 
     def __init__(self, seconds: float = REPORT, limit_at: float | None = None) -> None:
@@ -66,6 +59,5 @@ class Budget:
 
 
 def at_most(timeout: float) -> float:
-    """Return the timeout, but at most the seconds until the deadline."""
     until = _until.get()
     return timeout if until is None else max(min(timeout, until - time.monotonic()), _SHORTEST)

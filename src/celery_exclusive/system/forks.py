@@ -1,8 +1,7 @@
 """Delays forks while a thread of the main process works.
 
-A lock that such a thread holds, in Python, kombu or a driver, would be held in the child for ever. On Python
-3.11 a `cached_property` of Celery and kombu has such a lock, one for all objects of its class. Ours have none
-(`system/cached.py`).
+A lock that such a thread holds, in Python, kombu or a driver, would be held in the child for ever, as that of
+a `cached_property` of Celery and kombu on Python 3.11. Ours have none (`system/cached.py`).
 """
 
 from __future__ import annotations
@@ -29,9 +28,6 @@ _taken: dict[int, list[RLock]] = {}
 @contextmanager
 def forks_wait() -> Iterator[None]:
     """Delay forks until the block of this thread ends.
-
-    with forks_wait():
-        sweep()
 
     Greenlets share one thread, and would wait for each other for ever; their workers never fork.
     """

@@ -23,8 +23,6 @@ _executors: Final[dict[int, ThreadPoolExecutor]] = {}
 async def off_loop(call: Callable[[], T], clean_up: Callable[[], object] | None = None) -> T:
     """Return what a blocking call returns, and let the event loop run meanwhile.
 
-        await off_loop(partial(acquire, key), clean_up=partial(release, key))
-
     If the coroutine is cancelled or closed, a call that has begun continues without it. After such a call,
     also after its failure, `clean_up` runs in a thread: it undoes the effect of the call, or does it again.
     """
@@ -55,7 +53,6 @@ def is_in_loop() -> bool:
 
 
 def thread_and_task() -> tuple[int, object]:
-    """Return the thread that runs this code, and its asyncio task if any."""
     asyncio = sys.modules.get("asyncio")
     try:
         task = asyncio.current_task() if asyncio else None

@@ -8,10 +8,7 @@ from socket import gethostname
 
 
 def operator() -> str:
-    """Return the user of this process, or the user that called sudo, with the host, and the real user's id.
-
-    Names come from variables that the user can set. The id does not.
-    """
+    """Return the user of this process, or of sudo, with the host, and the id, which no variable changes."""
     uid = os.getuid()
     try:
         user = os.environ.get("SUDO_USER") or getuser()

@@ -16,8 +16,7 @@ SOFT_LIMIT = getattr(signal, "SIGUSR1", None)
 class without_soft_limit:  # noqa: N801 - callers read it as a function
     """Ignore a soft time limit within the block, since the body that it limits has ended.
 
-    The handler is replaced and the signal is not masked: a signal may arrive in any thread, but the handler
-    runs in the main thread. Pools of threads and greenlets have no soft limits.
+    The handler is replaced: a masked signal may come in another thread, but its handler runs in the main one.
     """
 
     _before: Any = None

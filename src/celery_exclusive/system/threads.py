@@ -19,15 +19,8 @@ def is_green() -> bool:
 class NativeThread:
     """A daemon thread that the system schedules: it runs while greenlets compute and never yield.
 
-    thread = NativeThread(run)
-    thread.start()
-    thread.join(10)
-
-    Beside greenlets the thread must acquire none of their locks: a release by another thread may never wake
-    the greenlet that waits. So it logs, and calls Celery, only through `run_in_hub`.
-
-    Parameters:
-        run: its function, called once.
+    Beside greenlets it must acquire none of their locks: a release by another thread may never wake the
+    greenlet that waits. So it logs, and calls Celery, only through `run_in_hub`.
     """
 
     def __init__(self, run: Callable[[], None]) -> None:
@@ -54,7 +47,6 @@ class NativeThread:
 
 
 def is_outside_hub() -> bool:
-    """Whether this is a `NativeThread` beside greenlets."""
     return getattr(_local, "hub", None) is not None
 
 
