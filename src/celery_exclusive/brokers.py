@@ -19,9 +19,8 @@ class Kind:
     """The behaviour of a kind of broker. docs/how-to/brokers.md has the same table for users.
 
     * `proven_since`: the oldest Celery with which tests with real workers prove the promises of the library.
-    * `visibility_timeout`: kombu's default, in seconds, after which the broker redelivers the message of a
-      dead worker. None: it redelivers at once, or never.
-    * `notices_at_once`: the broker notices a dead worker by its connection.
+    * `visibility_timeout`: kombu's default, in seconds. None: the broker redelivers at once, or never.
+    * `notices_at_once`: a dead worker, by its connection.
     * `counts_deliveries`: its queues may drop a message that was delivered too often.
     * `shown`: the failures that tests have shown of a broker that is not proven.
     """
@@ -34,7 +33,6 @@ class Kind:
 
     @property
     def is_proven(self) -> bool:
-        """Whether this kind is proven with the installed Celery."""
         return self.proven_since is not None and self.proven_since <= celery.VERSION
 
 
@@ -85,10 +83,7 @@ LOOPBACK: Final = ("localhost", "127.0.0.1", "::1")
 
 
 def broker_urls(conf: Mapping[str, Any], *, reading: bool = False) -> list[str]:
-    """Return the URLs of the broker that an app publishes to, or that it reads from.
-
-    Celery takes several, as a list or with semicolons; without any it means RabbitMQ on this machine.
-    """
+    """Return the URLs of the broker that an app publishes to or reads from: without any RabbitMQ here."""
     # As an attribute of Celery's own configuration, which knows what the environment says.
     found = getattr(conf, "broker_read_url" if reading else "broker_write_url", None)
     found = found or conf.get("broker_url") or ""
@@ -142,7 +137,6 @@ def unproven(conf: Mapping[str, Any]) -> str | None:
 
 
 def refuse_unproven(conf: Mapping[str, Any]) -> None:
-    """Raise OptionError for a broker that is not proven."""
     if found := unproven(conf):
         proven = ", ".join(f"{name}://" for name, kind in _KINDS.items() if kind.is_proven)
         raise OptionError(
@@ -152,7 +146,6 @@ def refuse_unproven(conf: Mapping[str, Any]) -> None:
 
 
 def scheme(url: str) -> str:
-    """Return the text before `://`, or "" if this is no URL."""
     found = re.match(r"[\w.+-]+(?=://)", url.strip())
     return found[0].lower() if found else ""
 
@@ -211,7 +204,6 @@ def broker_id(conf: Mapping[str, Any]) -> str:
 
 
 def is_broker_of(app: Any, connection: Any) -> bool:
-    """Whether a connection of kombu leads to the broker that an app publishes to."""
     return _id_of(connection) in [_id_of(app.connection_for_write(url)) for url in broker_urls(app.conf)]
 
 
@@ -230,7 +222,6 @@ def is_on_this_machine(conf: Mapping[str, Any]) -> bool:
 
 
 def is_server_of_broker(url: str, conf: Mapping[str, Any]) -> bool:
-    """Whether a URL names a server of this broker, whichever of its databases."""
     if "+cluster" in scheme(url):  # which no broker is
         return False
     first = url.partition(";")[0] if scheme(url) == "sentinel" else url

@@ -1,7 +1,4 @@
-"""Makes strings from other sources safe to show: keys, ids, arguments, URLs; and makes durations short.
-
-A shown string neither controls the terminal nor forges a log line.
-"""
+"""Makes strings from other sources safe to show: none controls the terminal or forges a log line."""
 
 from __future__ import annotations
 
@@ -21,10 +18,7 @@ def printable(text: str) -> str:
 
 
 def escaped(text: str) -> str:
-    r"""Escape unprintable characters and the backslash, as Python does: `\x1b`, `\\`.
-
-    `unescaped` reverses it. An ordinary key stays as it is.
-    """
+    """Escape unprintable characters and the backslash, as Python does; `unescaped` reverses it."""
     return printable(text.replace("\\", r"\\"))
 
 
@@ -52,15 +46,11 @@ def duration(seconds: float) -> str:
 
 
 def deaths(number: int) -> str:
-    """Return the number of dead runs of a task as text."""
     return f"workers that ran it have died: {number}"
 
 
 class OneLine(logging.Filter):
-    """Escapes unprintable characters in every record of its logger.
-
-    The lines of a traceback are indented, so that none looks like the start of a record.
-    """
+    """Escapes unprintable characters in all records, and indents tracebacks: no line looks like a record."""
 
     def filter(self, record: logging.LogRecord) -> bool:
         record.msg = printable(str(record.msg))

@@ -1,7 +1,4 @@
-"""Sends the library's Celery events, while the worker sends events of tasks.
-
-They are in a group of their own, `lock-*`, which monitors pass on.
-"""
+"""Sends the library's Celery events, in a group of their own, `lock-*`, while the worker sends events."""
 
 from __future__ import annotations
 

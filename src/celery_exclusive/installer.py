@@ -182,7 +182,6 @@ class Installer:
 
     @property
     def _annotations(self) -> dict[str, Any]:
-        """The annotations that are dicts, by the names of their tasks."""
         return {
             name: attributes
             for annotation in reversed(self.app.annotations)

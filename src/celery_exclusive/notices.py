@@ -244,10 +244,7 @@ def releases_dropped(key: str, count: int) -> None:
 
 
 def gave_up_waiting(lock: str, seconds: float | None, by: Sequence[Owner], others: int) -> str:
-    """Describe a wait: "waited for lock <key> held by <task id> for 31.0s, and gave up after 30 s".
-
-    `seconds` is None if the code of this worker has no `give_up_after` any more.
-    """
+    """Describe a wait: "waited for lock <key> held by <task id> for 31.0s, and gave up after 30 s"."""
     owners = f" {held(by, others)}" if by else ""  # it may be free by now
     after = "" if seconds is None else f" after {seconds:g} s"
     return f"waited for lock {lock}{owners}, and gave up{after} (give_up_after)"

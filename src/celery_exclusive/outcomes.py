@@ -1,10 +1,9 @@
 """The events of a task at its lock: each function sends the outcome, if it is one, and writes the log line.
 
 The facts of a line are fields of its record, too (`extra`). A run that meets no other owner has no line. An
-outcome with an error (`fails`) has none either, since Celery or the caller logs the error.
+outcome with an error (`fails`) has none either: Celery or the caller logs it.
 
-No outcome is made while `lock_outcome` has no receiver. Each run comes to `acquired` and `released`, so their
-callers look first.
+No outcome is made while `lock_outcome` has no receiver: callers of `acquired` and `released` look first.
 """
 
 from __future__ import annotations
@@ -33,9 +32,8 @@ if TYPE_CHECKING:
 class Subject:
     """A task, or a `lock()`, and the key at which something happens to it.
 
-    * `task_name`: None if it is not known, and for a `lock()`, whose `task_id` is "lock:host:pid".
-    * `shown`: the key with a preview of the arguments, for the text of a line.
-    * `tell`: is called with an outcome, and sends it now or later.
+    `task_name` None: unknown, or a `lock()`, whose `task_id` is "lock:host:pid". `shown`: the key with a
+    preview of the arguments. `tell`: sends an outcome, now or later.
     """
 
     task_name: str | None
@@ -232,7 +230,6 @@ def forced(key: str, owner: Owner, worker: str, by: str, reason: str) -> None:
 
 
 def released_by_operator(key: str, owner: Owner, by: str, reason: str) -> None:
-    """Log the release of a lease that no running body held."""
     extra = _fields(Subject(None, task_id(owner.id), key), by=[owner])
     logger.warning(
         "lock %s was released by %s%s: it was %s", key, by, because(reason), held([owner]), extra=extra
@@ -240,7 +237,6 @@ def released_by_operator(key: str, owner: Owner, by: str, reason: str) -> None:
 
 
 def deleted_by_operator(key: str, by: str, reason: str) -> None:
-    """Log the deletion of damaged data."""
     text = "the damaged data of lock %s were deleted by %s%s, with the tasks that waited in its line"
     logger.warning(text, key, by, because(reason), extra=_fields(Subject(None, None, key)))
 
@@ -338,7 +334,6 @@ def _tell(
 
 
 def _fields(subject: Subject, reason: Reason | None = None, by: Sequence[Owner] = ()) -> dict[str, object]:
-    """Return the fields of a log line about no outcome."""
     return _printable({"outcome": None, **_facts(subject, reason, by, {})})
 
 

@@ -24,10 +24,7 @@ from celery_exclusive.system.deadline import Budget
 
 @dataclass(slots=True)
 class UniqueLease:
-    """The unique lease of a run.
-
-    `is_handed_over`: the run's retry or replacement may have inherited it.
-    """
+    """The unique lease of a run. `is_handed_over`: its retry or replacement may have inherited it."""
 
     claim: Claim
     until: UniqueUntil
@@ -39,16 +36,11 @@ class UniqueLease:
 class Run:
     """One run of a task with options, from the gate to its end. A worker and `apply()` have their own kinds.
 
-    * `skipped`: a one-tuple of the result if the body is skipped. `failure`: the error to raise instead of
-      it.
-    * `lease`: the lease of its lock. `unique_lease`: the lease of its unique key while its body runs.
-    * `runs_without_lease`: the store did not answer, and the option allows that.
-    * `outer`: the run whose body called `apply()`. `unique`: the unique lease that the end of the body
-      releases.
-    * `end`: the budget of store calls between the end of the body and its report.
-    * `keeps_on_retry`: it may leave the lease of its lock to its retry. `has_retried`: that was published.
-    * `is_interrupted`: the worker has interrupted its body, since a newer call has superseded the run.
-    * `pending_outcomes`: the outcomes that receivers get when the body begins, or at the end of the run.
+    `skipped`: a one-tuple of the result. `failure`: the error in place of the body. `runs_without_lease`: the
+    store is silent, and the option allows that. `outer`: the run whose body called `apply()`. `unique`: the
+    lease that the end of the body releases. `end`: the budget of store calls from then to its report.
+    `has_retried`: its retry was published. `is_interrupted`: by the worker, for a newer call.
+    `pending_outcomes`: receivers get them when the body begins, or at the end of the run.
     """
 
     task_id: str
@@ -89,10 +81,7 @@ class Run:
         return False
 
     def hand_over_lock(self, id: str, queued_ttl: int) -> bool:
-        """Leave the lock to the retry with this claim id; return whether the retry may hold it.
-
-        `queued_ttl`: the time in microseconds for which it holds the lock while it is queued.
-        """
+        """Leave the lock to the retry with this claim id, for microseconds; return whether it may hold it."""
         raise NotImplementedError
 
     def end_body(self, error: BaseException | None) -> None:  # noqa: ARG002 - most kinds ask for it
@@ -134,8 +123,6 @@ current_run: ContextVar[Run | None] = ContextVar("celery_exclusive_run", default
 
 
 class within:  # noqa: N801 - callers read it as a function
-    """Make this the current run within the block."""
-
     def __init__(self, run: Run) -> None:
         self._run = run
 

@@ -53,8 +53,6 @@ class Releaser(Protocol):
 
 
 class Installer(Protocol):
-    """Adopts the tasks of an app."""
-
     def adopt(self, task: Any) -> None: ...
     def adopt_all(self) -> None: ...
     def unknown_tasks(self) -> Iterator[str]: ...
@@ -63,9 +61,8 @@ class Installer(Protocol):
 class Services:
     """The services of an app with locks, in every process.
 
-    `workers` are the contexts of the workers that run tasks of the app in this process: of one in most cases,
-    a test may begin another one before the first has ended. `conflicts_when_eager`: a test wants eager tasks
-    to conflict, too.
+    `workers`: of the app in this process; a test may begin one before another has ended.
+    `conflicts_when_eager`: a test wants eager tasks to conflict, too.
     """
 
     courier: Courier
@@ -114,7 +111,6 @@ class Services:
 
     @property
     def store_url(self) -> str:
-        """The store's URL, with its password."""
         return self._choice[0]
 
     @property
@@ -145,10 +141,9 @@ class Services:
     def order(self, option: Exclusive) -> StartOrder:
         """Return the order in which the tasks of a key start, for publishers and workers alike.
 
-        An absolute key is shared with `lock()` and with tasks of other queues. Without an order they do not
-        wait for a call that has not begun. A line with parts is fair only to calls that are in it, and not
-        behind a thousand others in a queue. A call that supersedes runs has to be the newest one that was
-        made, and to be known while no worker slot is free.
+        `lock()` and tasks of other queues share an absolute key, and do not wait for a call that has not
+        begun. A line with parts is fair only to calls that are in it, and not in a queue. A call that
+        supersedes runs has to be the newest that was made, and to be known while no worker slot is free.
         """
         if option.order is not None:
             return option.order
@@ -162,7 +157,6 @@ class Services:
         return Signer(self.settings.secrets, self.settings.exclusive_prefix)
 
     def exclusive(self, task: Any, values: Values | None = None) -> Exclusive | None:
-        """Return the option of a task, with the values that a call gave instead."""
         return option_of_call(task, Exclusive, values, self._limits if values else None)
 
     def unique(self, task: Any, values: Values | None = None) -> UniqueOption | None:
@@ -174,10 +168,7 @@ class Services:
         return str(self.app.conf.result_backend or "").startswith("rpc")
 
     def may_join(self, task: Any, option: UniqueOption | None) -> bool:
-        """Whether duplicates of a task can wait in line for its end, and read its result then.
-
-        `option`: of the call. Only until its task has finished a key waits for the result.
-        """
+        """Whether duplicates can wait in line for a task's end, and read its result: if its key does so."""
         if option is None or option.held_until != FINISHED:
             return False
         is_read = not (self.has_rpc_results or isinstance(self.app.backend, DisabledBackend))
@@ -204,29 +195,22 @@ class Services:
 
     @cached
     def key_headers(self) -> tuple[str, ...]:
-        """The names of the headers that are part of every key."""
         return tuple(sorted(self.settings.exclusive_key_headers))
 
     @property
     def is_needed(self) -> bool:
-        """Whether any task of the app has options."""
         return any(self.exclusive(task) or self.unique(task) for task in self.app.tasks.values())
 
     def ttl(self, option: Option | None) -> int:
-        """Return the ttl of a lease while a body runs, in microseconds."""
         own: Any = option and option.ttl
         return round((own or self.settings.exclusive_ttl) * SECOND)
 
     def queued_ttl(self, unique: UniqueOption | None) -> int:
-        """Return the ttl of a unique lease while its message is queued, in microseconds."""
         own: Any = isinstance(unique, Unique) and (unique.period or unique.queued_ttl)
         return round((own or self.settings.exclusive_queued_ttl) * SECOND)
 
     def max_waiting(self, option: Exclusive) -> int | None:
-        """Return how many tasks may wait in the line of this option. None: any number.
-
-        With "latest" the newest task always finds a place.
-        """
+        """Return how many tasks may wait in line. None: any number; with "latest" the newest always may."""
         most: int | None = option.max_waiting or self.settings.exclusive_max_waiting
         return None if option.replaces else most
 
@@ -261,14 +245,9 @@ def _place_of(url: str) -> str:
 
 
 def services_of(app: Any, caller: str) -> Services:
-    """Return the services of this app, or else of the only app that has locks, or of the current app.
+    """Return the services of this app, or of the only one with locks, or of the current app, or raise.
 
-    Parameters:
-        app: an app of Celery, or None.
-        caller: the name that errors begin with, "lock()".
-
-    Raises:
-        OptionError: the app has no locks.
+    `caller`: what an error begins with, "lock()".
     """
     installed = list(apps_with_locks)
     found = app or (installed[0] if len(installed) == 1 else current_app)
@@ -296,10 +275,7 @@ class PublishingStore:
         return getattr(self._store, name)
 
     def apply(self, key: str, operation: KeyOperation, *, follows_up: bool = True) -> Reply:
-        """Apply the operation, and republish the messages in its reply.
-
-        Without `follows_up` the caller republishes them.
-        """
+        """Apply the operation, and republish the messages in its reply if it `follows_up`, not the caller."""
         if isinstance(operation, (Acquire, Enqueue)) and operation.message is not None:
             signed = self._services.signer.sign_parked(operation.message, key, operation.id)
             operation = replace(operation, message=signed)
