@@ -15,7 +15,7 @@ LEVEL_postgres := stores postgres
 LEVEL_mariadb := stores mariadb
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-fast test-all announced compiled check docs pictures dist matrix flake histories standstill crashes timetable lock bench compare mutations
+.PHONY: help demo test test-fast test-all announced compiled check docs pictures dist matrix flake histories soak standstill crashes timetable lock bench compare mutations
 
 help: ## this text
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-10s %s\n", $$1, $$2 }' Makefile
@@ -99,6 +99,10 @@ flake: ## tests many times in a row while all cores are busy: TEST=tests/... [TI
 histories: ## concurrent calls on all stores while their servers fail, checked against step: [SECONDS=60 of each store] [STORE=redis] [SEED=17]
 	@$(PYTHON) scripts/bootstrap dev
 	@$(RUN)python -m tests.concurrent --seconds '$(or $(SECONDS),60)' $(foreach store,$(STORE),--store '$(store)') $(if $(SEED),--seed '$(SEED)')
+
+soak: ## random tasks, calls and faults on random stacks, for a night, and a judge of the bodies' journal: [HOURS=8] [SEED=17] [STACK=redis-postgres]
+	@$(PYTHON) scripts/bootstrap dev
+	@$(RUN)python -m tests.soak --hours '$(or $(HOURS),8)' $(if $(SEED),--seed '$(SEED)') $(if $(STACK),--stack '$(STACK)')
 
 standstill: ## tests while all processes stand still again and again: [TEST=tests/worker]
 	@$(PYTHON) scripts/bootstrap dev

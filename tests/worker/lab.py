@@ -27,7 +27,7 @@ from tests.worker.journal import Journal, eventually, is_alive
 from tests.worker.nursery import DEATH_OF_PARENT, Child, Nursery
 
 REPOSITORY = Path(__file__).parents[2]
-_SHOPS = ("tests.worker.shop", "tests.compat.shop")
+_SHOPS = ("tests.worker.shop", "tests.compat.shop", "tests.soak.shop")
 """How the names of modules begin that are made anew for each lab."""
 LINES, WIDTH = 30, 160
 """Of a worker's log, what is shown for a failed test: what is long hides what the test says itself."""
