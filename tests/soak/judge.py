@@ -80,15 +80,17 @@ def _beyond(record: Record, runs: Sequence[Run], limit: int | None, cost: Any) -
 def lost(record: Record) -> Iterator[Finding]:
     """Find calls that were sent, and have neither run nor ended in another way.
 
-    A kill may cost what plain Celery would lose: with early acknowledgement what a process had taken, and
-    with a Redis broker the message that was on its way.
+    A kill may cost what plain Celery would lose: with early acknowledgement what the process had taken, and
+    with a Redis broker the message that was on its way to a worker.
     """
-    missing = [call for call in record.calls.values() if call.is_sent and not _has_ended(record, call)]
-    excused = [call for call in missing if _may_be_lost(record, call)]
-    trouble = [*record.of["killed"], *record.of["outage"]]
-    allowed = sum(event.get("slots", 3 * record.round["slots"]) for event in trouble)
-    for call in missing if len(excused) > allowed else [call for call in missing if call not in excused]:
-        yield _finding(record, "lost", f"call {call.number} is {call.state}", call)
+    outages = len(record.of["outage"]) * len(record.round["pools"])
+    for is_late in (True, False):
+        calls = [it for it in record.calls.values() if record.tasks[it.calling["task"]]["late"] == is_late]
+        missing = [call for call in calls if call.is_sent and not _has_ended(record, call)]
+        excused = [call for call in missing if _may_be_lost(record, call)]
+        allowed = outages + sum(1 if is_late else event["slots"] for event in record.of["killed"])
+        for call in missing if len(excused) > allowed else [it for it in missing if it not in excused]:
+            yield _finding(record, "lost", f"call {call.number} is {call.state}", call)
 
 
 def _has_ended(record: Record, call: Call) -> bool:
@@ -99,8 +101,10 @@ def _has_ended(record: Record, call: Call) -> bool:
 
 
 def _may_be_lost(record: Record, call: Call) -> bool:
-    is_kept = record.tasks[call.calling["task"]]["late"] and not call.calling["after"]
-    is_kept = is_kept and not record.round["stack"].startswith("redis")
+    before = [run for number in call.calling["after"] for run in record.runs.get(number, ())]
+    if any(record.faults(run.since, run.until + _SLACK, "killed outage", run) for run in before):
+        return True
+    is_kept = record.tasks[call.calling["task"]]["late"] and not record.round["stack"].startswith("redis")
     return not is_kept and bool(record.faults(call.since, record.last, "killed outage"))
 
 

@@ -20,6 +20,7 @@ _FORMS = {"plain": 20, "chain": 2, "chord": 2, "group": 2, "link": 1}
 _ENDS = {"return": 8, "fail": 1, "retry": 2}
 _KEYS = "ab"
 _CALLERS = 3
+_BEYOND_TTL = 9
 
 
 @dataclass(frozen=True)
@@ -45,7 +46,7 @@ def draw(chance: random.Random, tasks: Sequence[Declared], seconds: float, calls
 
 
 def _call(chance: random.Random, number: int, task: Declared, key: str, is_plain: bool) -> dict[str, Any]:
-    seconds = chance.choice([0.02, 0.1, 0.3, 0.3, 1, 2])
+    seconds = chance.choice([*[0.02, 0.1, 0.3, 0.3, 1, 2] * 5, _BEYOND_TTL])
     ends = chance.choices([*_ENDS], [*_ENDS.values()])[0] if is_plain else "return"
     options: dict[str, Any] = {}
     if is_plain and chance.random() < 0.1 and "debounce" not in task and _may_be_late(task):

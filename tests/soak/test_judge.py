@@ -22,7 +22,9 @@ def event(what: str, at: float, **details: Any) -> Event:
 
 def app(kind: str, *, late: bool = True, **option: Any) -> Events:
     task = {"name": "t", "group": "t", "late": late, kind: option}
-    return [event("round", 0, ttl=6, visibility=20, slots=2, stack="rabbitmq-redis", tasks=[task])]
+    return [
+        event("round", 0, ttl=6, visibility=20, slots=2, stack="rabbitmq-redis", pools=["solo"], tasks=[task])
+    ]
 
 
 def lock(*, late: bool = True, **option: Any) -> Events:
