@@ -79,8 +79,9 @@ class Staff:
         self._lab.journal.write("outage", since=since, servers=name)
 
     def _revoke(self) -> None:
-        if called := [event for event in self._lab.journal.events("called") if event.get("ids")][-20:]:
-            event = self._chance.choice(called)
+        called = self._lab.journal.events("called")  # one that was skipped has the id of another
+        if sent := [it for it in called if it.get("ids") and it["outcome"] in (None, "published")]:
+            event = self._chance.choice(sent[-20:])
             self._lab.journal.write("revoked", numbers=event["numbers"])
             self._lab.app.control.revoke(event["ids"][0])
 
@@ -88,7 +89,7 @@ class Staff:
         """Release the lock of a body that is open, as an operator would."""
         over = {event["run"] for event in self._lab.journal.events("end")}
         running = [event for event in self._lab.journal.events("begin") if event["run"] not in over]
-        locks = [it for it in running if self._lab.task(it["task"]).exclusive]
+        locks = [it for it in running if getattr(self._lab.task(it["task"]), "exclusive", None)]
         if locks:
             event = self._chance.choice(locks)
             task = self._lab.task(event["task"])

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 import json
+import math
 import random
 import time
 from dataclasses import dataclass
@@ -12,6 +13,7 @@ from typing import Any
 
 from tests.soak import declared, load
 from tests.soak.faults import SLOTS, Staff
+from tests.soak.record import Record
 from tests.soak.stack import STACKS, TTL, VISIBILITY, Stack
 from tests.worker.journal import Journal, eventually
 from tests.worker.lab import Lab, command
@@ -73,15 +75,10 @@ def _settle(lab: Lab, stack: Stack) -> None:
     busy: list[Any] = []
 
     def is_quiet() -> bool:
-        over = {event["run"] for event in lab.journal.events("end")}
-        killed = {pid for event in lab.journal.events("killed") for pid in event["pids"]}
-        runs = [
-            it
-            for it in lab.journal.events("begin")
-            if it["run"] not in over and not killed & {it["pid"], it["main"]}
-        ]
+        runs = Record(lab.journal.events()).runs.values()
+        bodies = [run.begin for found in runs for run in found if math.isinf(run.until)]
         messages = stack.messages()
-        busy[:] = [f"{messages} messages at the broker"] * bool(messages) or runs or _left(lab)
+        busy[:] = [f"{messages} messages at the broker"] * bool(messages) or bodies or _left(lab)
         return not busy
 
     try:

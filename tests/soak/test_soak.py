@@ -31,6 +31,7 @@ def play(folder: Path, *more: str) -> tuple[list[str], dict[str, Any]]:
     "A soak of random tasks, canvases, stacks and faults finds no overlap, lost call, second run, disorder, "
     "start above a rate, or key that is left: its judge knows only the journal of the bodies",
     name="soak",
+    broke="renewals are left out; exclusive= is left out",
     command="make soak HOURS=8",
 )
 def test_a_short_round_has_no_finding(tmp_path: Path) -> None:
