@@ -109,16 +109,20 @@ def _may_be_lost(record: Record, call: Call) -> bool:
 
 
 def twice(record: Record) -> Iterator[Finding]:
-    """Find attempts that were done, and ran again though nothing befell them."""
+    """Find attempts that were done, and ran again though nothing befell them.
+
+    If what publishes a call, an earlier attempt or the step before, has run again, the call has come again.
+    """
     for number, runs in record.runs.items():
         call = record.calls.get(number)
-        before = call.calling["after"] if call else ()
+        comes_again = any(len(record.runs.get(it, ())) > 1 for it in (call.calling["after"] if call else ()))
         for first, second in pairwise(runs):
-            is_again = first.is_done and second.begin["attempt"] <= first.begin["attempt"]
+            attempt = first.begin["attempt"]
+            is_again = first.is_done and second.begin["attempt"] <= attempt
             is_late = second.since - first.since > record.round["visibility"] * SECOND / 2
+            is_second = comes_again or sum(run.begin["attempt"] < attempt for run in runs) > attempt
             faults = record.faults(first.since - SECOND, second.since, run=first)
-            is_excused = is_late or faults or any(len(record.runs.get(it, ())) > 1 for it in before)
-            if is_again and not is_excused:
+            if is_again and not (is_late or is_second or faults):
                 yield Finding("twice", f"call {number} had ended, and ran again", _lines(*runs))
 
 

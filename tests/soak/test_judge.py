@@ -125,6 +125,16 @@ CASES: dict[str, tuple[str, Events, Events]] = {
         lock() + call(1, 1) + run(1, 3, 4) + run(1, 5, 6),
         lock() + call(1, 1) + run(1, 3, 4) + run(1, 5, 6) + DEATH,
     ),
+    "an attempt that ran twice": (
+        "twice",
+        lock() + call(1, 1) + run(1, 3, 4, "retry") + run(1, 5, 6, attempt=1) + run(1, 7, 8, attempt=1),
+        lock()
+        + call(1, 1)
+        + run(1, 2, 3, "retry")
+        + run(1, 3, 4, "retry")
+        + run(1, 5, 6, attempt=1)
+        + run(1, 7, 8, attempt=1),
+    ),
     "a later call that began first": (
         "disorder",
         lock() + TWO + run(2, 4, 5) + run(1, 6, 7),
