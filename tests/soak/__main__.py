@@ -19,10 +19,10 @@ import subprocess
 import sys
 import time
 from collections import Counter
-from contextlib import redirect_stderr, redirect_stdout
+from contextlib import redirect_stderr, redirect_stdout, suppress
 from dataclasses import replace
-from itertools import count
 from pathlib import Path
+from typing import Any
 
 from tests.soak.judge import judge
 from tests.soak.round import SHORT, Round
@@ -58,27 +58,30 @@ def main() -> int:
 def many(options: argparse.Namespace) -> int:
     """Play rounds, each in a process of its own, until the time is over."""
     until, totals, digest = time.monotonic() + options.hours * 3600, Counter[str](), hashlib.sha256()
-    for number in count(1):
-        if time.monotonic() > until:
-            break
-        words = ["--seed", f"{options.seed}", "--round", f"{number}", "--out", str(options.out)]
-        words += ["--stack", options.stack] if options.stack else []
-        command = [sys.executable, "-m", "tests.soak", *words]
-        try:
-            done = subprocess.run(command, stdout=subprocess.PIPE, text=True, check=False, timeout=_LONGEST)
-            *told, last = done.stdout.splitlines() or [""]
-            facts = json.loads(last)
-        except (subprocess.TimeoutExpired, ValueError) as error:
-            told, facts = [f"the round did not come to its end: {error!r}"], {"findings": 1}
-        print(
-            "seed", options.seed, "round", number, *(f"{name} {it}" for name, it in facts.items()), flush=True
-        )
-        print("".join(f"{line}\n" for line in told), end="", flush=True)
-        digest.update(facts.pop("sha256", "").encode())
-        totals.update({"rounds": 1, **{name: it for name, it in facts.items() if isinstance(it, int)}})
+    words = ["--seed", f"{options.seed}", "--out", str(options.out)]
+    words += ["--stack", options.stack] if options.stack else []
+    with suppress(KeyboardInterrupt):  # a night may end early
+        while time.monotonic() < until:
+            totals["rounds"] += 1
+            told, facts = apart([*words, "--round", f"{totals['rounds']}"])
+            print(*words[:2], "--round", totals["rounds"], *(f"{name} {it}" for name, it in facts.items()))
+            print("".join(f"{line}\n" for line in told), end="", flush=True)
+            digest.update(facts.pop("sha256", "").encode())
+            totals.update({name: it for name, it in facts.items() if isinstance(it, int)})
     sums = ", ".join(f"{totals[name]} {name}" for name in ("rounds", "calls", "bodies", "faults", "findings"))
     print(f"seed {options.seed}: {sums}, sha256 of the journals {digest.hexdigest()}")
     return int(bool(totals["findings"]))
+
+
+def apart(words: list[str]) -> tuple[list[str], dict[str, Any]]:
+    """Play a round in a process of its own; return what it prints: its findings, and its figures."""
+    command = [sys.executable, "-m", "tests.soak", *words]
+    try:
+        done = subprocess.run(command, stdout=subprocess.PIPE, text=True, check=False, timeout=_LONGEST)
+        *told, last = done.stdout.splitlines() or [""]
+        return told, json.loads(last)
+    except (subprocess.TimeoutExpired, ValueError) as error:
+        return [f"the round did not come to its end: {error!r}"], {"findings": 1}
 
 
 def one(plan: Round, out: Path) -> int:
