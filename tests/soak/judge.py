@@ -112,16 +112,18 @@ def twice(record: Record) -> Iterator[Finding]:
     """Find attempts that were done, and ran again though nothing befell them.
 
     If what publishes a call, an earlier attempt or the step before, has run again, the call has come again.
+    A step that was skipped has no body to tell of that.
     """
     for number, runs in record.runs.items():
         call = record.calls.get(number)
-        comes_again = any(len(record.runs.get(it, ())) > 1 for it in (call.calling["after"] if call else ()))
+        before = [record.runs.get(it, ()) for it in call.calling["after"]] if call else []
         for first, second in pairwise(runs):
             attempt = first.begin["attempt"]
             is_again = first.is_done and second.begin["attempt"] <= attempt
             is_late = second.since - first.since > record.round["visibility"] * SECOND / 2
-            is_second = comes_again or sum(run.begin["attempt"] < attempt for run in runs) > attempt
-            faults = record.faults(first.since - SECOND, second.since, run=first)
+            is_second = sum(run.begin["attempt"] < attempt for run in runs) > attempt
+            is_second = is_second or any(len(found) > 1 for found in before)
+            faults = record.faults(first.since - SECOND, second.since, run=first if all(before) else None)
             if is_again and not (is_late or is_second or faults):
                 yield Finding("twice", f"call {number} had ended, and ran again", _lines(*runs))
 

@@ -135,6 +135,16 @@ CASES: dict[str, tuple[str, Events, Events]] = {
         + run(1, 5, 6, attempt=1)
         + run(1, 7, 8, attempt=1),
     ),
+    "the step after one that was skipped": (
+        "twice",
+        lock() + call(1, 1) + call(2, 1, after=(1,)) + run(2, 3, 4) + run(2, 5, 6),
+        lock()
+        + call(1, 1)
+        + call(2, 1, after=(1,))
+        + run(2, 3, 4)
+        + run(2, 5, 6)
+        + fault("killed", 4.2, 4.5, pids=[20], slots=1),
+    ),
     "a later call that began first": (
         "disorder",
         lock() + TWO + run(2, 4, 5) + run(1, 6, 7),
