@@ -25,7 +25,7 @@ class FailedError(Exception):
 def work(self: Task, number: int, key: str, part: str, cost: int, seconds: float, ends: str) -> int:
     """Work for so long, and end by "return", "fail" or, at the first attempt, "retry"."""
     attempt, run, how = self.request.retries, uuid4().hex, "raise"
-    looks = CONF["soak_tasks"][int(self.name[-1])].get("exclusive", {}).get("on_conflict") == "supersede"
+    option = getattr(self, "exclusive", None)
     journal.write(
         "begin", run=run, number=number, task=self.name.rpartition(".")[2], key=key, part=part, cost=cost,
         id=self.request.id, attempt=attempt, main=_MAIN,
@@ -34,7 +34,7 @@ def work(self: Task, number: int, key: str, part: str, cost: int, seconds: float
         until = time.monotonic() + seconds
         while time.monotonic() < until:
             time.sleep(0.05)
-            if looks and not CONF["soak_is_unlocked"]:
+            if option and option.supersedes:
                 self.lease.check()
         if ends == "retry" and not attempt:
             how = "retry"
