@@ -112,7 +112,7 @@ def twice(record: Record) -> Iterator[Finding]:
     """Find attempts that were done, and ran again though nothing befell them.
 
     If what publishes a call, an earlier attempt or the step before, has run again, the call has come again.
-    A step that was skipped has no body to tell of that.
+    A step that was skipped has no body to tell of that, and a window may send its newest call again.
     """
     for number, runs in record.runs.items():
         call = record.calls.get(number)
@@ -123,7 +123,8 @@ def twice(record: Record) -> Iterator[Finding]:
             is_late = second.since - first.since > record.round["visibility"] * SECOND / 2
             is_second = sum(run.begin["attempt"] < attempt for run in runs) > attempt
             is_second = is_second or any(len(found) > 1 for found in before)
-            faults = record.faults(first.since - SECOND, second.since, run=first if all(before) else None)
+            is_own = all(before) and "debounce" not in record.tasks[first.begin["task"]]
+            faults = record.faults(first.since - SECOND, second.since, run=first if is_own else None)
             if is_again and not (is_late or is_second or faults):
                 yield Finding("twice", f"call {number} had ended, and ran again", _lines(*runs))
 
