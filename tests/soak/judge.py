@@ -125,6 +125,7 @@ def twice(record: Record) -> Iterator[Finding]:
             is_second = is_second or any(len(found) > 1 for found in before)
             is_own = all(before) and "debounce" not in record.tasks[first.begin["task"]]
             faults = record.faults(first.since - SECOND, second.since, run=first if is_own else None)
+            faults += record.faults(call.since if call else 0, second.since, "outage")
             if is_again and not (is_late or is_second or faults):
                 yield Finding("twice", f"call {number} had ended, and ran again", _lines(*runs))
 

@@ -32,6 +32,11 @@ def play(folder: Path, *more: str) -> tuple[list[str], dict[str, Any]]:
     "start above a rate, or key that is left: its judge knows only the journal of the bodies",
     name="soak",
     broke="renewals are left out; exclusive= is left out",
+    figure=(
+        "seeds 7, 17 and 100 on a busy machine: 46 rounds, 11,694 calls, 7,469 bodies, 357 faults; no "
+        "overlap, nothing lost, left or out of order. Two rounds had no end: one by a fault of the soak, one "
+        "by a gevent worker that did not stop (seed 100, round 14)"
+    ),
     command="make soak HOURS=8",
 )
 def test_a_short_round_has_no_finding(tmp_path: Path) -> None:
