@@ -64,7 +64,10 @@ def _kill(verdict: Verdict) -> list[tuple[str, str]]:
     return [
         ("worker killed while importing", name(recovery.kill.feed) + behind),
         ("time to recover (next import of that feed)", seconds),
-        ("imports that the kill cut off and that ran again", f"{recovery.cut_and_run_again} of {recovery.cut}"),
+        (
+            "imports that the kill cut off and that ran again",
+            f"{recovery.cut_and_run_again} of {recovery.cut}",
+        ),
     ]
 
 
