@@ -206,6 +206,9 @@ class Lease:
     def is_of(self, id: str) -> bool:
         return self._claim.id == id
 
+    def is_in(self, part: str) -> bool:
+        return self._claim.share.part == part
+
     def is_on(self, key: str, store: Store) -> bool:
         """Whether this key of the store is held by the lease, as far as it knows."""
         return self.key == key and self._store is store and not self.is_over

@@ -224,9 +224,10 @@ class Acquisition:
         return self.services.store.apply(self.claim.key, self.claim.release())
 
     def _begin_to_wait(self, *, is_endless: bool) -> None:
-        opens = any(owner.is_closed and owner.phase != "part" for owner in self.held.by)
-        holders = [] if opens else [owner for owner in self.held.by if not owner.is_closed]
-        others = self.held.others
+        holders, others = [owner for owner in self.held.by if not owner.is_closed], self.held.others
+        closed = {owner.phase for owner in self.held.by if owner.is_closed}
+        if closed - {"part"} and len(holders) + others < self.claim.limit:
+            holders = []  # it waits for the key to open
         self._waits_since = time.monotonic()
         outcomes.waits(self.subject, self.held.by, others)
         around = self.caller, (self.caller[0], None)  # a block around an event loop waits for its tasks
@@ -244,5 +245,8 @@ class Acquisition:
         if not (is_endless and holders):
             return
         found = [heartbeat.owner_of(holder.id) for holder in holders]
-        if all(isinstance(other, Acquisition) and other.caller == self.caller for other in found):
-            notices.may_wait_for_itself(self.claim.key)  # this thread or task has acquired it for other code
+        is_own = [isinstance(other, Acquisition) and other.caller == self.caller for other in found]
+        key, part, store = self.claim.key, self.claim.share.part, self.services.store
+        is_own_part = "part" in closed and any(it.is_on(key, store) and it.is_in(part) for it in ours)
+        if all(is_own) or is_own_part:
+            notices.may_wait_for_itself(key)  # this thread or task has acquired it for other code

@@ -102,8 +102,7 @@ class _EagerRun(Run):
     def admitted(self) -> Generator[None]:
         """Acquire the keys for a block, unless the body has to be skipped or to fail."""
         with ExitStack() as releases:
-            # Their subjects know the run: this cycle would keep the arguments.
-            releases.callback(self.acquisitions.clear)
+            releases.callback(self._forget)
             releases.callback(self.tell)
             lock, unique = self.claim_to_lock(releases), self.claim_to_unique_key(releases)
             for claim in (lock, unique and unique.claim):
@@ -119,6 +118,11 @@ class _EagerRun(Run):
             else:
                 self.carry_out(outcome, unique)
             yield
+
+    def _forget(self) -> None:
+        """Keep no arguments: what the body has left may keep this run, and its acquisitions do."""
+        self.acquisitions.clear()
+        del self.call
 
     def claim_to_lock(self, releases: ExitStack) -> Claim | None:
         """Return the claim to the lock, unless the code around this run holds it already."""

@@ -410,7 +410,7 @@ StoreFactory = Callable[..., Store]
 """Makes a store, usually as its class: of a URL, with `prefix`, `offer` and `tombstone_ttl`."""
 KEYS_AT_ONCE = 100
 """The most keys that `states` looks at in one request."""
-_MYSQL_DRIVERS = ("", "+pymysql", "+mysqldb", "+mysqlconnector", "+mariadbconnector")
+_MYSQL_DRIVERS = ("", "+pymysql", "+mysqldb", "+mysqlconnector", "+mariadbconnector", "+asyncmy", "+aiomysql")
 _HEROKU = "postgres"
 """As Heroku spells postgresql."""
 _STORES = {
@@ -501,5 +501,8 @@ def factory_of(url: str) -> StoreFactory:
     if not isinstance(factory, str):
         return factory
     module, _, name = factory.partition(":")
-    make: StoreFactory = getattr(import_module(module), name)
+    try:
+        make: StoreFactory = getattr(import_module(module), name)
+    except (ImportError, AttributeError) as error:
+        raise OptionError(f"exclusive_store: the store of {kind}:// cannot be imported: {error}") from error
     return make

@@ -36,7 +36,7 @@ class WorkerRecord:
         host: the host name of its machine or container.
         release: the release of this library.
         since: when it was started, in seconds since 1970, by its own clock.
-        app: the name of its app. Older releases do not say it, nor what follows.
+        app: the name of its app.
         broker: its broker, without the name of the server that the store is on, too. "": it is on another.
         secrets: the fingerprints of its `exclusive_secret`, the first one signs; "-" for none.
         queues: the `digests` of the names of its queues.

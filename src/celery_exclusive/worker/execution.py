@@ -111,6 +111,8 @@ class Execution(LeasedRun):
             finally:
                 if self.pending_outcomes:
                     self.tell()
+                # A timer or task that the body has left has a copy of its context, and in it this run.
+                del self.call, self.tracer, self.delivery, self.slot
 
     def enter(self) -> Admission | Ignore | Reject:
         """Acquire the keys; return the outcome of the run, or the exception that ends the delivery.

@@ -9,7 +9,7 @@ from uuid import uuid4
 import pytest
 from celery import Celery, Task
 
-from celery_exclusive import Exclusive, LockHeld, OptionError, Unique, install, lock
+from celery_exclusive import Exclusive, ExclusiveError, LockHeld, OptionError, Unique, install, lock, notices
 from celery_exclusive.core.operations import Hold, SetLimit
 from celery_exclusive.core.records import SECOND
 from celery_exclusive.testing.lock_store import LockStore
@@ -67,6 +67,10 @@ def test_a_lock_within_itself_waits_until_a_hold_is_over(app: Celery) -> None:
         store.apply("x=k", Hold("", "", SECOND // 20))
         with lock("k", limit=2, app=app):
             assert store.inspect("x=k").terms.opens_at == 0
+    with lock("k", app=app):
+        store.apply("x=k", Hold("", "", SECOND))
+        with pytest.raises(ExclusiveError, match="by the very code that waits for it"), lock("k", app=app):
+            pass
 
 
 @pytest.mark.promise(
@@ -115,3 +119,26 @@ def test_a_lock_with_a_part_or_a_rate_needs_a_store_that_keeps_it(
     app.conf.exclusive_store = memcached_url
     with pytest.raises(OptionError, match="keeps no rates, costs, parts"):
         lock("api", limit=None, app=app, **given).acquire()
+
+
+@pytest.mark.promise(
+    "A `lock(part=)` without `wait=`, in code that has a slot of that part, says in the log that it may wait "
+    "for itself",
+    broke="only the holders of the whole key looked at: red",
+)
+def test_a_lock_in_its_own_part_is_told_of_beside_another_tenant(
+    app: Celery, lock_store: LockStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    class Told(BaseException): ...
+
+    def tell(key: str) -> None:
+        raise Told(key)
+
+    @app.task(exclusive=Exclusive(key="api", limit=None, per=Exclusive("tenant", limit=1)), shared=False)
+    def call(tenant: str) -> None:
+        with lock("api", limit=None, part=tenant, app=app):
+            pass
+
+    monkeypatch.setattr(notices, "may_wait_for_itself", tell)
+    with lock_store.held(call, "zeta"), pytest.raises(Told, match="x=api"):
+        call.apply(("acme",))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 import weakref
+from contextvars import copy_context
 from typing import Any
 
 import pytest
@@ -259,3 +260,19 @@ def test_arguments_of_apply_are_freed_without_the_garbage_collector(app: Celery)
         assert apply()() is None
     finally:
         gc.enable()
+
+
+@pytest.mark.proves("no cycles")
+def test_a_context_that_outlives_apply_keeps_no_arguments(app: Celery) -> None:
+    contexts = []
+
+    @app.task(name="feeds.load", shared=False, unique=Unique(key="one"))
+    def load(argument: Argument) -> None:
+        contexts.append(copy_context())
+
+    load.apply((argument := Argument(),)).get()
+    seen = weakref.ref(argument)
+    del argument
+    gc.collect()
+    assert contexts
+    assert seen() is None

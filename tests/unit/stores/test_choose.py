@@ -17,6 +17,7 @@ from celery import Celery
 from django.conf import LazySettings
 
 from celery_exclusive.errors import OptionError
+from celery_exclusive.stores import base
 from celery_exclusive.stores.base import open_store
 from celery_exclusive.stores.choose import choose
 from celery_exclusive.stores.redis import address, sentinel
@@ -518,3 +519,15 @@ def test_options_of_sentinels_that_no_url_can_have_are_refused(given: dict[str, 
     conf = conf_of(SENTINELS, None, broker_transport_options={"master_name": "m", "sentinel_kwargs": given})
     with pytest.raises(OptionError, match=r"sentinel_kwargs is a dictionary of options of connections, with"):
         choose(conf, None)
+
+
+@pytest.mark.promise(
+    "A driver that cannot be imported, missing or too old, is an OptionError with the URL's kind",
+    broke="the raw error, as it comes",
+)
+@pytest.mark.parametrize("where", ["no_such_driver:Store", "json:Store"])
+def test_a_driver_that_cannot_be_imported_is_named(where: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(base._factories, "redis", where)
+    assert not base.has_driver("redis://locks")
+    with pytest.raises(OptionError, match="exclusive_store: the store of redis:// cannot be imported: "):
+        open_store("redis://locks")

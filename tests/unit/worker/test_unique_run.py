@@ -5,6 +5,7 @@ from __future__ import annotations
 import gc
 import weakref
 from contextlib import nullcontext
+from contextvars import copy_context
 from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any
@@ -13,16 +14,20 @@ import pytest
 from celery import Celery
 from celery.exceptions import Reject
 
+from celery_exclusive import Exclusive
 from celery_exclusive.core.admission import Admission, Policy, admit
 from celery_exclusive.core.claim import Claim, UniqueClaim
 from celery_exclusive.core.operations import Answer, Applied, Held, Owner, Parked
 from celery_exclusive.core.plan import Ask, run_plan
 from celery_exclusive.core.records import SECOND
 from celery_exclusive.messages.header import Header
+from celery_exclusive.run import current_run
 from celery_exclusive.system.deadline import Budget
 from celery_exclusive.worker.context import WorkerContext
 from celery_exclusive.worker.reading import Received
 from celery_exclusive.worker.run_leases import LeasedRun
+from tests.worker.embedded import embedded, memory_app
+from tests.worker.lab import disconnect, eventually
 
 CLAIM = Claim("u:k", "id/p", "p", 30 * SECOND)
 QUEUED = 1000 * SECOND
@@ -195,3 +200,20 @@ def test_a_signal_during_the_release_of_a_lock_ends_the_run_only_if_it_ends_the_
     with pytest.raises(SystemExit) if ends else nullcontext():
         begun(app).release(Admission("run"), done=True)
     assert not store.inspect(CLAIM.key).holders
+
+
+@pytest.mark.proves("no cycles")
+def test_a_context_that_outlives_its_run_keeps_no_message() -> None:
+    app, contexts = memory_app("contexts"), []
+
+    @app.task(shared=False, exclusive=Exclusive("key"))
+    def load(key: str) -> None:
+        contexts.append(copy_context())
+
+    with embedded(app, "threads"):
+        load.delay("k").get(timeout=60)
+        (context,) = contexts
+        run = vars(context[current_run])
+        eventually(lambda: run.keys().isdisjoint(("call", "delivery", "slot")), "the end of the run")
+    disconnect(app)
+    app.close()
