@@ -625,6 +625,13 @@ RARE: dict[str, list[Action]] = {
         Wait(OFFER),
         Reap(9, 0),
     ],
+    "a copy that does not say its part is the last of a line with parts": [
+        *(take("b", part=part) for part in ("", "b c", "acme")),
+        Take("two:ü", "ünï/1", "t1", 86_400 * SECOND, None, "fresh", b"one", part="b c"),
+        Give("two:ü", Enqueue("a", b"one", 1, gives_up_in=5 * SECOND, cost=2, part="acme")),
+        Ignore(9, False),
+        Follow(2, False, cost=5),
+    ],
     "a run with its message behind it ends, and comes again": [
         keep("a"),
         Finish(0, "open"),
