@@ -7,6 +7,7 @@ import json
 import math
 import random
 import time
+from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -48,7 +49,8 @@ class Round:
         chance = random.Random(f"{self.seed}.{self.number}")
         stack_name, pools = self.stack or chance.choice(STACKS), self.pools or chance.choices(_POOLS, k=3)
         tasks = declared.draw(chance)
-        with Stack(stack_name, folder) as stack:
+        with ExitStack() as servers:
+            stack = Stack(stack_name, folder, servers)
             conf = {"soak_tasks": tasks, "soak_is_unlocked": self.is_unlocked, **stack.conf}
             with Lab(stack.desk.url, folder, conf, "tests.soak.shop") as lab:
                 facts = {"ttl": TTL, "visibility": VISIBILITY, "slots": SLOTS, "tasks": tasks}

@@ -7,8 +7,6 @@ from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
-from typing_extensions import Self
-
 from tests.cluster import RedisCluster
 from tests.postgres import PostgresServer
 from tests.rabbit import RabbitServer
@@ -25,29 +23,19 @@ STACKS = (
 
 
 class Stack:
-    """The servers of a round; results are on a Redis of their own, which nothing happens to."""
+    """The servers of a round; results are on a Redis of their own, which nothing happens to.
 
-    def __init__(self, name: str, folder: Path) -> None:
-        self._servers = ExitStack()
+    `servers` ends them all.
+    """
+
+    def __init__(self, name: str, folder: Path, servers: ExitStack) -> None:
+        self._servers = servers
         self.broker, _, store = name.partition("-")
-        try:
-            self.desk = self._servers.enter_context(RedisServer())
-            self._brokers = self._start(self.broker)
-            (self._url,) = [it.new_url() if isinstance(it, RabbitServer) else it.url for it in self._brokers]
-            self._stores = self._start(store) if store else self._brokers
-            self._store_url = self._store_url_of(store, folder)
-        except BaseException:
-            self.close()
-            raise
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.close()
-
-    def close(self) -> None:
-        self._servers.close()
+        self.desk = servers.enter_context(RedisServer())
+        self._brokers = self._start(self.broker)
+        (self._url,) = [it.new_url() if isinstance(it, RabbitServer) else it.url for it in self._brokers]
+        self._stores = self._start(store) if store else self._brokers
+        self._store_url = self._store_url_of(store, folder)
 
     @property
     def conf(self) -> dict[str, Any]:

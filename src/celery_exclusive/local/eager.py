@@ -236,7 +236,7 @@ class _EagerRun(Run):
         self.replace_body(self.task.name, outcome, self.exclusive_option, self.unique_option)
 
     def end_body(self, error: BaseException | None) -> None:
-        self.body_over = True
+        super().end_body(error)
         unique = self.unique
         if unique and not isinstance(error, Retry):  # `apply()` runs a retry next, with this lease
             self.acquisitions[unique.claim.key].release()

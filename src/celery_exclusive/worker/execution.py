@@ -206,8 +206,7 @@ class Execution(LeasedRun):
                     if is_over():
                         raise
                 else:
-                    if attempts.interruption:
-                        self.heed(attempts.interruption)
+                    self.heed(attempts.interruption)
                     return answer
                 pause = min(pause * 2, _LONGEST_PAUSE)
 

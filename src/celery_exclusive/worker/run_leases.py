@@ -80,7 +80,7 @@ class LeasedRun(Run):
         A message that is redelivered keeps the key, and if the process exits, the main process decides. This
         raises nothing: finished work stays finished.
         """
-        self.body_over = True
+        super().end_body(error)
         unique = self.unique
         if not unique or not unique.may_hold or not (error is None or isinstance(error, Exception)):
             return

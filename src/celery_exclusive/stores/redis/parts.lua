@@ -312,11 +312,12 @@ function parts.store(had_parts)
     if due < NEVER and (due ~= was.due or not was.was) then redis.call('ZADD', name_of_dues, whole(due), name) end
     if due == NEVER and was.due < NEVER then redis.call('ZREM', name_of_dues, name) end
   end
-  local has_emptied = had_entries and not has_entries() -- a copy need not name the part of its entry
-  if not (had_parts or has_emptied or next(parts.known)) then return end
-  if has_entries() then
-    redis.call('PERSIST', name_of_parts)
-  else
+  local is_empty = not has_entries()
+  -- The last copy of a line need not name the part of its entry.
+  if not (had_parts or had_entries and is_empty or next(parts.known)) then return end
+  if is_empty then
     expire(name_of_parts, ends_at())
+  else
+    redis.call('PERSIST', name_of_parts)
   end
 end
