@@ -7,8 +7,10 @@ import re
 import shutil
 import signal
 import subprocess
+import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +19,16 @@ import pytest
 
 from celery_exclusive.stores.sql.postgres import PostgresStore
 from tests.database import Database
-from tests.servers import NoServer, Server, environment, free_port, may_run, unprivileged, wait_until
+from tests.servers import (
+    NoServer,
+    Server,
+    environment,
+    free_port,
+    may_run,
+    remove_when_we_end,
+    unprivileged,
+    wait_until,
+)
 
 MADE = Path(__file__).parents[1] / ".venv/postgresql"
 EMPTY = "DROP SCHEMA public CASCADE; CREATE SCHEMA public"
@@ -160,18 +171,12 @@ class PostgresServer(Server, PostgresDatabase):
     def _choose_ports(self) -> None:
         self.port = free_port()
         self._directory.chmod(0o755)
-        data = self._directory / "data"
-        data.mkdir(mode=0o700)
-        if user := unprivileged("postgres"):
-            shutil.chown(data, user)
-        subprocess.run(
-            self._maker(str(data)), user=user, cwd="/", env=environment(MADE), capture_output=True, check=True
-        )
+        self._make(self._directory / "data")
 
-    def _maker(self, data: str) -> list[str]:
-        """The command that makes its folder of data."""
-        options = ["-D", data, "-U", "tests", "-A", "trust", "-E", "UTF8", "--locale=C", "--no-sync"]
-        return [str(self._programs / "initdb"), *options]
+    def _make(self, data: Path) -> None:
+        """Make its folder of data."""
+        shutil.rmtree(data, ignore_errors=True)  # of an earlier try
+        subprocess.run(["cp", "-a", _empty_data(self._programs), data], check=True)
 
     def _start(self) -> bool:
         fixed = {"port": self.port, "listen_addresses": "127.0.0.1", "unix_socket_directories": ""}
@@ -236,7 +241,26 @@ class PostgresStandby(PostgresServer):
         """Become a primary."""
         assert self.ask("SELECT pg_promote()") == [(True,)]
 
-    def _maker(self, data: str) -> list[str]:
+    def _make(self, data: Path) -> None:
         source = f"host=127.0.0.1 port={self._primary.port} user=tests"
-        options = ["-D", data, "-d", source, "--write-recovery-conf", "--checkpoint=fast", "--no-sync"]
-        return [str(self._programs / "pg_basebackup"), *options]
+        options = ("-d", source, "--write-recovery-conf", "--checkpoint=fast", "--no-sync")
+        _make_data(self._programs / "pg_basebackup", data, *options)
+
+
+@cache
+def _empty_data(programs: Path) -> Path:
+    """The folder of data of a server that was never started, made once in this process."""
+    folder = Path(tempfile.mkdtemp(prefix="test-postgres-empty-"))
+    remove_when_we_end(folder)
+    options = ("-U", "tests", "-A", "trust", "-E", "UTF8", "--locale=C", "--no-sync")
+    folder.chmod(0o755)
+    return _make_data(programs / "initdb", folder / "data", *options)
+
+
+def _make_data(program: Path, data: Path, *options: str) -> Path:
+    data.mkdir(mode=0o700)
+    if user := unprivileged("postgres"):
+        shutil.chown(data, user)
+    command = [str(program), "-D", str(data), *options]
+    subprocess.run(command, user=user, cwd="/", env=environment(MADE), capture_output=True, check=True)
+    return data

@@ -27,10 +27,17 @@ from typing_extensions import Self
 PORTS = range(16_000, 32_000)
 # Stands by until our end of its pipe closes. Then, unless told that all is done, we died: clean up for us.
 UNDERTAKER = 'read -r word; [ "$word" = done ] || { kill -KILL "$1"; rm -rf "$2"; }'
+_undertakers: list[subprocess.Popen[bytes]] = []
 
 
 class NoServer(Exception):
     """There is no such server on this machine; the text says what to install."""
+
+
+def remove_when_we_end(folder: Path) -> None:
+    """Remove it when this process ends, however it does: one of pytest-xdist does not come to `atexit`."""
+    command = ["/bin/sh", "-c", 'read -r word; rm -rf "$1"', "undertaker", str(folder)]
+    _undertakers.append(subprocess.Popen(command, stdin=subprocess.PIPE, start_new_session=True))
 
 
 def redis_program() -> str:

@@ -44,12 +44,13 @@ class Process(nursery.Nursery):
 
 
 class Progress:
-    """How many calls each client of a round has made, in memory that they share."""
+    """How many calls each client of a round has made, and whether its troubles are over, in shared memory."""
 
     def __init__(self, plan: Round) -> None:
         with (plan.folder / "progress").open("a+b") as file:
-            file.truncate(8 * plan.clients)
-            self._made = memoryview(mmap.mmap(file.fileno(), 8 * plan.clients)).cast("q")
+            file.truncate(8 * (plan.clients + 1))
+            numbers = memoryview(mmap.mmap(file.fileno(), 8 * (plan.clients + 1))).cast("q")
+        self._made, self._over = numbers[:-1], numbers[-1:]
 
     def note(self, client: int, calls: int) -> None:
         self._made[client] = calls
@@ -57,6 +58,13 @@ class Progress:
     @property
     def calls(self) -> int:
         return sum(self._made)
+
+    @property
+    def is_over(self) -> bool:
+        return bool(self._over[0])
+
+    def end(self) -> None:
+        self._over[0] = 1
 
 
 class Client:
@@ -74,13 +82,19 @@ class Client:
             self._watch(store)
 
     def run(self) -> None:
+        """Make all calls, and go on until one has begun after the last trouble, so that each meets some."""
         actor, progress, calls = Actor(self._plan, self._number), Progress(self._plan), list[Call]()
-        while (made := sum(it.is_answered and it.reply != NOT_DONE for it in calls)) < self._plan.calls:
+        made, was_over = 0, False
+        while made < self._plan.calls or not was_over:
+            if made >= self._plan.calls:
+                time.sleep(PAUSE)
+            was_over = progress.is_over
             call = self._call(*actor.next())
             actor.hear(call)
             calls += call.parts
             if not call.is_answered or call.reply == NOT_DONE:
                 self._wait(self._stores[call.key])
+            made = sum(it.is_answered and it.reply != NOT_DONE for it in calls)
             progress.note(self._number, made)
         self._end(calls)
 

@@ -37,11 +37,14 @@ def play(
     with planted("" if processes else plan.fault), ThreadPoolExecutor(plan.clients) as pool:
         run = [it.run for it in processes] or [_in_thread] * plan.clients
         work = [pool.submit(run[number], plan, number) for number in range(plan.clients)]
-        for number, trouble in enumerate(troubles, 1):
-            due = plan.clients * plan.calls * number // (len(troubles) + 1)
-            while progress.calls < due and not any(each.done() for each in work):
-                time.sleep(0.002)
-            stage.make(trouble)
+        try:
+            for number, trouble in enumerate(troubles, 1):
+                due = plan.clients * plan.calls * number // (len(troubles) + 1)
+                while progress.calls < due and not any(each.done() for each in work):
+                    time.sleep(0.002)
+                stage.make(trouble)
+        finally:
+            progress.end()
         for each in work:
             each.result()
     stage.note_met(read(plan.folder))

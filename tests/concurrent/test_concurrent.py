@@ -37,7 +37,7 @@ from tests.conftest import or_leave_out
 
 pytestmark = [pytest.mark.xdist_group("concurrent"), pytest.mark.timeout(1200)]
 CLIENTS = 6
-SEARCH = 10
+SEARCH = 5
 """Seconds of CPU for the order of a key. One history in 100 takes minutes, and is left undecided."""
 
 
@@ -141,7 +141,7 @@ def test_a_planted_fault_is_found(
             directory=str(tmp_path),
             prefix="c",
             seed=os.getpid(),
-            calls=60,
+            calls=40,
             is_timed=is_timed,
             has_line=stage.has_line,
             pushes=stage.pushes,

@@ -6,6 +6,7 @@ import re
 import tarfile
 import zipfile
 import zlib
+from collections.abc import Iterator
 from email import message_from_bytes
 from html.parser import HTMLParser
 from importlib import import_module
@@ -16,6 +17,7 @@ import nox
 import pytest
 
 from tests.browser import Browser
+from tests.conftest import or_leave_out
 from tests.servers import wait_until
 from tests.site.conftest import URL
 
@@ -45,6 +47,13 @@ class Page(HTMLParser):
 def pages(site: Path) -> dict[Path, Page]:
     """All pages of the site."""
     return {file: Page(file) for file in site.rglob("*.html")}
+
+
+@pytest.fixture(scope="module")
+def reader() -> Iterator[Browser]:
+    """One browser for many pages."""
+    with or_leave_out(Browser) as browser:
+        yield browser
 
 
 def leads_somewhere(pages: dict[Path, Page], page: Path, link: str) -> bool:
@@ -151,14 +160,14 @@ def test_a_search_in_the_site_finds_a_page_without_a_server(site: Path, browser:
     ],
 )
 def test_a_search_for_the_words_of_a_reader_finds_the_page_early(
-    site: Path, browser: Browser, words: str, page: str
+    site: Path, reader: Browser, words: str, page: str
 ) -> None:
-    browser.open(f"file://{site}/search.html?q={words.replace(' ', '+')}")
-    wait_until(lambda: browser.text("#search-results h2") == "Search Results", "the end of the search", 60)
+    reader.open(f"file://{site}/search.html?q={words.replace(' ', '+')}")
+    wait_until(lambda: reader.text("#search-results h2") == "Search Results", "the end of the search", 60)
     script = (
         "return [...document.querySelectorAll('#search-results li > a')].map(a => a.getAttribute('href'))"
     )
-    assert any(href.startswith(f"{page}.html") for href in browser.run(script)[:3])
+    assert any(href.startswith(f"{page}.html") for href in reader.run(script)[:3])
 
 
 @pytest.mark.promise(

@@ -120,7 +120,7 @@ class Lab:
         for tag in tags:
             self.doors.rpush(f"door:{tag}", 1)
 
-    def start_worker(self, name: str = "w1", concurrency: int = 4, *, pool: str = "prefork",
+    def start_worker(self, name: str = "w1", concurrency: int = 2, *, pool: str = "prefork",
                      options: tuple[str, ...] = (), ready: bool = True, clock: Clock | None = None,
                      is_fresh: bool = False, **conf: Any) -> Worker:  # fmt: skip
         """Start a worker process and wait until it is ready; `conf` are settings for it alone."""

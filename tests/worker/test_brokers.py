@@ -163,7 +163,7 @@ def _rabbitmq_with_tls(request: pytest.FixtureRequest) -> Broker:
 def _started(request: pytest.FixtureRequest, start: Callable[[], Server]) -> Server:
     """Start a server for this test alone."""
     server = or_leave_out(start).__enter__()
-    request.addfinalizer(server.stop)
+    request.addfinalizer(server.close)
     return server
 
 

@@ -96,7 +96,7 @@ class Lane:
             noted.clear()
         self._is_attended, self._resumes_at, self._redelivers_at = False, 0.0, 0.0
         for journal in (self.journal, self.record):
-            journal.path.write_bytes(b"")
+            journal.clear()
 
     def arm(self) -> None:
         """Begin to count requests. At its point the victim, or the publisher, ends."""
