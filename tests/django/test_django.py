@@ -62,7 +62,7 @@ def test_a_unique_task_is_published_once_at_the_commit_and_not_at_a_rollback(lab
 )
 def test_a_model_instance_is_a_key_and_a_task_of_others_is_locked_by_an_annotation(lab: DjangoLab):
     lab.start_web()
-    worker = lab.start_worker()
+    worker = lab.start_worker(concurrency=3)
     slip = "exclusive= of task 'courier.tasks.delivre' does nothing"
     assert "did you mean 'courier.tasks.deliver'?" in worker.wait_for_log(slip)
     repo = lab.ask("create/repo/commit")["repo"]

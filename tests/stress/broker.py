@@ -49,7 +49,8 @@ class Broker:
         self._changed = threading.Condition()
         self._listener = Listener(address, "AF_UNIX", backlog=64)
         self._address = address
-        threading.Thread(target=self._listen, daemon=True).start()
+        self._listening = threading.Thread(target=self._listen, daemon=True)
+        self._listening.start()
 
     def publish(self, message: Message, *, at_head: bool = False) -> None:
         with self._changed:
@@ -67,6 +68,7 @@ class Broker:
             self._closed = True
             self._changed.notify_all()
         Client(self._address, "AF_UNIX").close()
+        self._listening.join()
         self._listener.close()
 
     def _listen(self) -> None:
