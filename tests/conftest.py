@@ -243,7 +243,7 @@ def or_leave_out(start: Callable[[], Server]) -> Server:
 @pytest.hookimpl(optionalhook=True)
 def pytest_xdist_auto_num_workers(config: pytest.Config) -> int:
     """Our tests wait for servers and workers more than they compute."""
-    return max(10, os.cpu_count() or 1)
+    return max(14, os.cpu_count() or 1)
 
 
 @pytest.hookimpl(wrapper=True)

@@ -296,8 +296,9 @@ def free_port() -> int:
 
 
 def wait_until(is_so: Callable[[], bool], what: str, seconds: float) -> None:
-    deadline = time.monotonic() + seconds
+    deadline, pause = time.monotonic() + seconds, 0.005
     while not is_so():
         if time.monotonic() > deadline:
             raise TimeoutError(f"waited {seconds:g} s for {what}")
-        time.sleep(0.01)
+        time.sleep(pause)
+        pause = min(1.2 * pause, 0.05)

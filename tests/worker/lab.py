@@ -318,10 +318,9 @@ class Worker:
             for line in self.log.splitlines():
                 if text in line:
                     return line
-            if self.process.poll() is not None:
-                raise AssertionError(
-                    f"worker {self.name} ended with {self.process.returncode}:\n{self.digest}"
-                )
+            if not is_alive(self.pid):
+                code = self.process.wait(60)
+                raise AssertionError(f"worker {self.name} ended with {code}:\n{self.digest}")
             return None
 
         return str(eventually(look, f"{text!r} in the log of {self.name}", timeout))
