@@ -53,6 +53,15 @@ def test_two_tests_that_vary_the_acknowledgement_alone_try_both_ways() -> None:
     assert choose(tests) == [{"acks": "late"}, {"acks": "early"}]
 
 
+def test_a_test_whose_outcome_depends_on_its_stage_tries_each_part() -> None:
+    test = stages(("prefork", "threads", "gevent"))
+    chosen = choose([test], in_parts={0})
+    assert {part for stage in chosen for part in stage.items()} == {
+        part for stage in test for part in stage.items()
+    }
+    assert len(choose([test, stages(("prefork",))], in_parts={1})) < len(test)
+
+
 def pairs_of(stages: list[Stage]) -> set[object]:
     return {pair for stage in stages for pair in combinations(stage.items(), 2)}
 

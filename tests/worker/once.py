@@ -2,14 +2,14 @@
 
 A stage is what a test varies of pool, broker, kind of queue, store and acknowledgement. `make test` tries
 each test on one stage, and so many of them on more that the tests of a file together try each pair, such as
-greenlets with RabbitMQ. A test whose outcome depends on the stage is marked `each_stage`, and `make test`
-tries it on all of them.
+greenlets with RabbitMQ. A test whose outcome depends on the stage is marked `each_part`, and `make test`
+tries it with each pool, each broker and both acknowledgements.
 """
 
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterable, Mapping
+from collections.abc import Container, Iterable, Mapping
 from itertools import combinations
 
 import pytest
@@ -23,9 +23,7 @@ def others_of(items: Iterable[pytest.Item]) -> list[pytest.Function]:
     """Return the tests that `make test` leaves to `make test-all`."""
     files: defaultdict[str, list[pytest.Function]] = defaultdict(list)
     for item in items:
-        if isinstance(item, pytest.Function) and not any(
-            map(item.get_closest_marker, ("each_stage", "large"))
-        ):
+        if isinstance(item, pytest.Function) and not item.get_closest_marker("large"):
             files[str(item.path)].append(item)
     return [other for file in files.values() for other in _others_of_file(file)]
 
@@ -36,25 +34,38 @@ def _others_of_file(items: list[pytest.Function]) -> list[pytest.Function]:
     for item in sorted(items, key=lambda item: item.nodeid):
         stage, others = _split(item)
         tests[item.function, others].append((stage, item))
-    chosen = choose([[stage for stage, _ in test] for test in tests.values()])
+    in_parts = {
+        number for number, test in enumerate(tests.values()) if test[0][1].get_closest_marker("each_part")
+    }
+    chosen = choose([[stage for stage, _ in test] for test in tests.values()], in_parts)
     return [
         item for test in tests.values() for stage, item in test if not any(stage is one for one in chosen)
     ]
 
 
-def choose(tests: list[list[Stage]]) -> list[Stage]:
-    """Choose a stage of each test, and more until all pairs are tried. Most untried pairs come first."""
+def choose(tests: list[list[Stage]], in_parts: Container[int] = ()) -> list[Stage]:
+    """Choose a stage of each test, or so many that each part is tried, and more until all pairs are tried.
+
+    What tries most that is untried comes first.
+    """
     untried = {pair for stages in tests for stage in stages for pair in _pairs(stage)}
     chosen: list[Stage] = []
 
-    def choose_of(stages: list[Stage]) -> None:
-        chosen.append(max(stages, key=lambda stage: len(_pairs(stage) & untried)))
-        untried.difference_update(_pairs(chosen[-1]))
+    def choose_of(stages: list[Stage], parts: set[object]) -> None:
+        def count_untried(stage: Stage) -> tuple[int, int]:
+            return len(parts & stage.items()), len(_pairs(stage) & untried)
 
-    for stages in tests:
-        choose_of(stages)
+        chosen.append(max(stages, key=count_untried))
+        untried.difference_update(_pairs(chosen[-1]))
+        parts.difference_update(chosen[-1].items())
+
+    for number, stages in enumerate(tests):
+        parts = {part for stage in stages for part in stage.items()} if number in in_parts else set()
+        choose_of(stages, parts)
+        while parts:
+            choose_of(stages, parts)
     while untried:
-        choose_of([stage for stages in tests for stage in stages])
+        choose_of([stage for stages in tests for stage in stages], set())
     return chosen
 
 

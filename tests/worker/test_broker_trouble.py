@@ -91,7 +91,7 @@ def rabbit(stage: Stage, request: pytest.FixtureRequest) -> RabbitServer | None:
     name="lost connection to the broker",
     broke="one token for all deliveries; cut off is done",
 )
-@pytest.mark.each_stage
+@pytest.mark.each_part
 @needs_celery("5.7", "free processes are told from busy ones after a lost connection")
 @on_stages("prefork")
 def test_a_body_outlives_a_lost_connection_and_its_copy_runs_neither_beside_it_nor_after_it(

@@ -145,7 +145,7 @@ def note(stage: Stage, lab: Lab, ending: Ending, one: str, other: str) -> None:
         "lost child is done"
     ),
 )
-@pytest.mark.each_stage
+@pytest.mark.each_part
 @on_stages("prefork")
 def test_the_key_goes_on_after_each_ending_of_a_body_in_a_child(stage: Stage) -> None:
     lab = stage.make_lab(**CALM)
@@ -161,7 +161,7 @@ def test_the_key_goes_on_after_each_ending_of_a_body_in_a_child(stage: Stage) ->
 
 
 @pytest.mark.proves("endings of a body")
-@pytest.mark.each_stage
+@pytest.mark.each_part
 @on_stages("threads", "gevent", late_only=("rabbitmq",))
 def test_the_key_goes_on_after_each_ending_of_a_body_in_a_pool_of_one_process(stage: Stage) -> None:
     lab = stage.make_lab(**CALM)
@@ -173,7 +173,7 @@ def test_the_key_goes_on_after_each_ending_of_a_body_in_a_pool_of_one_process(st
 
 
 @pytest.mark.proves("endings of a body")
-@pytest.mark.each_stage
+@pytest.mark.each_part
 @on_stages("solo", late_only=("rabbitmq",))
 def test_the_key_goes_on_after_each_ending_of_a_body_in_a_worker_that_does_one_thing_at_a_time(
     stage: Stage,
@@ -246,7 +246,7 @@ def send_unlucky(lab: Lab, place: str, kind: str, key: str) -> Any:
     name="out of memory",
     broke="MemoryError is done; locks stopped before the pool",
 )
-@pytest.mark.each_stage
+@pytest.mark.each_part
 @on_stages("prefork", "threads", "gevent", "solo", brokers=("redis",))
 def test_a_body_that_takes_its_worker_along_frees_its_key_first(stage: Stage) -> None:
     """A worker may end of it, or, where it is a thread's, only forget the message until it ends."""

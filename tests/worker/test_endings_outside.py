@@ -275,7 +275,7 @@ def kill(stage: Stage, *, parent_alone: bool = False) -> None:
     name="killed worker",
     broke="no sweeps",
 )
-@pytest.mark.each_stage
+@pytest.mark.each_part
 @on_stages("prefork")
 def test_when_a_worker_is_killed_the_key_waits_for_its_ttl_and_the_task_runs_again(stage: Stage) -> None:
     kill(stage)

@@ -194,7 +194,7 @@ def test_a_task_that_expires_or_is_revoked_before_it_gives_up_is_revoked(stage: 
     assert lab.journal.tags() == ["holder"]
 
 
-@pytest.mark.each_stage
+@pytest.mark.each_part
 @on_stages("prefork", brokers=("redis",))
 def test_a_task_that_gives_up_ends_also_if_its_worker_loses_the_answers_of_the_store(
     stage: Stage, proxy: Proxy, store: RedisServer

@@ -398,7 +398,7 @@ def test_a_published_call_replaces_the_waiting_one_when_it_is_published(make_lab
     assert lab.journal.tags() == ["first", "newest"]
 
 
-@pytest.mark.each_stage
+@pytest.mark.each_part
 @on_stages("prefork", brokers=("redis",))
 def test_a_replaced_task_ends_also_if_its_worker_loses_the_answers_of_the_store(
     stage: Stage, proxy: Proxy, store: RedisServer

@@ -93,7 +93,7 @@ def test_a_time_limit_does_not_end_a_task_that_waits_for_the_store(
 
 
 @pytest.mark.proves("store outage loses nothing")
-@pytest.mark.each_stage
+@pytest.mark.each_part
 def test_when_store_and_broker_are_down_together_no_task_is_dropped(
     make_lab: Callable[..., Lab], start_redis: StartRedis, store: RedisServer, acks: dict[str, Any]
 ) -> None:

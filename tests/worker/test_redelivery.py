@@ -318,7 +318,7 @@ def test_a_parked_task_delivered_again_when_its_turn_has_come_runs_once(
     name="stored before acknowledged",
     broke="explorer: park in two steps",
 )
-@pytest.mark.each_stage
+@pytest.mark.each_part
 def test_a_task_whose_worker_dies_between_parking_and_acknowledging_it_runs_once(
     make_lab: Callable[..., Lab], acks: dict[str, bool]
 ) -> None:

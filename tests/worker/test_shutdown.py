@@ -113,7 +113,7 @@ def assert_each_ran(
     broke="locks stopped first; `done` when cut off; the main process releases nothing",
 )
 @pytest.mark.proves("renewal while the body runs")
-@pytest.mark.each_stage
+@pytest.mark.each_part
 @needs_celery("5.5", "soft shutdown, and a cold one that gives back what it cuts off")
 @on_stages("prefork")
 def test_keys_go_on_and_tasks_run_elsewhere_after_each_way_to_shut_a_worker_down(stage: Stage) -> None:
@@ -148,7 +148,7 @@ def test_keys_go_on_and_tasks_run_elsewhere_after_each_way_to_shut_a_worker_down
 
 
 @pytest.mark.proves("shutdown")
-@pytest.mark.each_stage
+@pytest.mark.each_part
 @needs_celery("5.5", "a cold shutdown that may be hurried")
 @on_stages("prefork", brokers=("redis",))
 def test_a_body_that_goes_on_through_a_cold_shutdown_keeps_its_key_until_it_ends_or_is_killed(

@@ -52,14 +52,14 @@ LIMITS = {
         "hand-over to the retry"
     ),
 )
-@pytest.mark.each_stage
+@pytest.mark.each_part
 @on_stages("prefork")
 def test_the_unique_key_is_free_after_each_ending_of_a_body(stage: Stage) -> None:
     assert_keys_are_free_after(RUNS, stage, stage.make_lab(SHOP, exclusive_ttl=600))
 
 
 @pytest.mark.proves("unique, endings of a body")
-@pytest.mark.each_stage
+@pytest.mark.each_part
 @on_stages("threads", "gevent", "solo", late_only=("rabbitmq",))
 def test_the_unique_key_is_free_after_each_ending_of_a_body_in_a_pool_of_one_process(stage: Stage) -> None:
     assert_keys_are_free_after(TOLD, stage, stage.make_lab(SHOP, exclusive_ttl=600))
@@ -135,7 +135,7 @@ def test_a_retry_has_the_key_while_it_waits_for_its_time(stage: Stage) -> None:
     name="unique, killed worker",
     broke="a redelivered message is skipped; its ttl not set at the start",
 )
-@pytest.mark.each_stage
+@pytest.mark.each_part
 @on_stages("prefork", brokers=("redis",))
 def test_when_a_worker_is_killed_its_task_comes_back_with_its_key_or_the_key_ends_by_ttl(
     stage: Stage,
