@@ -14,8 +14,9 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from contextlib import suppress
+from itertools import cycle
 from pathlib import Path
 from typing import Any
 
@@ -284,9 +285,26 @@ class RedisServer(Server):
             return False
 
 
+def _own_ports() -> Iterator[int]:
+    """Yield the ports of this process of a run, again and again.
+
+    A client of a server that was stopped may try its port for long, and must not meet another test's server.
+    """
+    number, count = (
+        os.environ.get("PYTEST_XDIST_WORKER", "gw0")[2:],
+        os.environ.get("PYTEST_XDIST_WORKER_COUNT"),
+    )
+    ports = [*PORTS[int(number) :: int(count or 1)]]
+    random.Random().shuffle(ports)  # not seeded: two runs side by side must differ
+    return cycle(ports)
+
+
+_ports = _own_ports()
+
+
 def free_port() -> int:
     while True:
-        port = random.choice(PORTS)  # not seeded: two runs side by side must differ
+        port = next(_ports)
         with socket.socket() as probe:
             try:
                 probe.bind(("127.0.0.1", port))

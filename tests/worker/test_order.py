@@ -330,7 +330,7 @@ def test_a_call_whose_message_is_not_sent_leaves_no_place(
 ) -> None:
     broker = start_redis()
     lab = make_lab(
-        broker.url, SHOP, exclusive_store=store.url, task_publish_retry=False,
+        broker.url, SHOP, exclusive_store=store.url, result_backend=store.url, task_publish_retry=False,
         broker_transport_options={"socket_connect_timeout": 1},
     )  # fmt: skip
     broker.stop()
