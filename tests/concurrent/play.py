@@ -10,6 +10,7 @@ from dataclasses import replace
 
 from celery_exclusive.core.operations import Acquire, Reap
 from celery_exclusive.stores.base import Reply
+from celery_exclusive.stores.redis.cluster import bucket_of
 from tests.concurrent.calls import NOT_DONE, Call, Look, read
 from tests.concurrent.client import Client, Process, Progress
 from tests.concurrent.faults import planted
@@ -52,7 +53,7 @@ def play(
     with planted(plan.fault):
         Client(plan.patient, plan.clients).sweep()
     calls = [_settled(stage, call) for call in _parts(plan, read(plan.folder))]
-    calls = [_of_store(call, marks) for call in calls]
+    calls = [of_store(call, marks) for call in calls]
     if stage.skips_locked:
         calls = [*with_skips(calls, locks_next=stage.locks_next)]
     if (sent := stage.sent(plan.list)) is not None:
@@ -86,11 +87,11 @@ def _settled(stage: Stage, call: Call) -> Call:
     return replace(call, last=min((it for it in stage.settled if it >= call.last), default=None))
 
 
-def _of_store(call: Call, marks: Mapping[str, str]) -> Call:
+def of_store(call: Call, marks: Mapping[str, str]) -> Call:
     """A call with the epoch of the store in place of the mark of a part.
 
     While a node of a cluster is silent, a client may know the marks of the others alone, which are as good in
-    a promoted message. A sweep tells no epoch then, and may have passed over the keys of that node.
+    a promoted message. A sweep has no answer for the keys of that node then: it tells an old time of them.
     """
     operation, reply = call.operation, call.reply
     if isinstance(operation, Acquire) and operation.promoted in marks:
@@ -98,8 +99,8 @@ def _of_store(call: Call, marks: Mapping[str, str]) -> Call:
     if isinstance(reply, Reply):
         wake = tuple(replace(it, epoch=marks.get(it.epoch, it.epoch)) for it in reply.wake)
         call = replace(call, reply=replace(reply, wake=wake, epoch=marks.get(reply.epoch, reply.epoch)))
-        if marks and isinstance(operation, Reap) and not reply.epoch:
-            call = replace(call, may_skip=True)
+        if isinstance(operation, Reap) and reply.times and reply.times[bucket_of(call.key)] < call.since:
+            call = replace(call, end=None, until=0, reply="")
     return call
 
 

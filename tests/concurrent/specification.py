@@ -9,7 +9,7 @@ from itertools import count
 from typing import Any
 
 from celery_exclusive.core.operations import Acquire, AcquireAlone, Held, Reap, Renew, Requeue, Restore
-from celery_exclusive.core.records import NEVER, SECOND
+from celery_exclusive.core.records import NAMED, NEVER, SECOND, by_expiry
 from celery_exclusive.stores.base import Reply, Snapshot, as_repeated
 from celery_exclusive.stores.memory import MemoryStore, _Key
 from tests.concurrent.calls import Asked, Call, Look, Tombstone
@@ -26,13 +26,17 @@ class State:
     __slots__ = ("epoch", "fence", "kept", "normal", "start")
 
     def __init__(self, kept: _Key, fence: int, epoch: str, start: int | None = None) -> None:
-        """`start`: times are rounded to hours from then on. `normal` names the state so."""
+        """`start`: times are rounded to hours from then on. `normal` names the state so.
+
+        An answer names those of many holders that end first, so their order belongs to the name.
+        """
         self.kept, self.fence, self.epoch, self.start = kept, fence, epoch, start
         holders, entries = kept.holders.values(), sorted(kept.entries.values(), key=lambda entry: entry.seq)
         due = kept.due if entries else None
         leases: list[object] = [*holders]
         places: list[object] = [*entries]
         stones: list[object] = [*kept.tombstones.items()]
+        ends: list[str] = []
         if start is not None:
             fence = 0
             due = due and _hours(due, start)
@@ -44,6 +48,8 @@ class State:
                 for it in entries
             ]
             stones = [(id, token) for id, (_, token) in kept.tombstones.items()]
+            if len(leases) > NAMED:
+                ends = [it.id for it in by_expiry(holders)]
         limit = kept.limit if leases or places else 1
         self.normal = (
             limit,
@@ -52,6 +58,7 @@ class State:
             fence,
             epoch,
             frozenset(leases),
+            tuple(ends),
             tuple(places),
             frozenset(kept.messages.items()),
             frozenset(stones),

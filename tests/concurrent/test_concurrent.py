@@ -22,15 +22,17 @@ from celery_exclusive.core.operations import (
     Reap,
     Renew,
 )
+from celery_exclusive.core.records import NAMED
 from celery_exclusive.stores.base import Reply
+from celery_exclusive.stores.redis.cluster import BUCKETS
 from tests.concurrent.__main__ import Run
 from tests.concurrent.calls import Asked, Call, Keep, read, write
 from tests.concurrent.client import Process
-from tests.concurrent.play import play, with_skips
+from tests.concurrent.play import of_store, play, with_skips
 from tests.concurrent.provoke import ask, grant, provoke
 from tests.concurrent.round import KEYS, Fault, Round
 from tests.concurrent.search import Search
-from tests.concurrent.specification import Specification
+from tests.concurrent.specification import HOUR, Specification
 from tests.concurrent.stages import STAGES, Standby
 from tests.concurrent.verdict import Verdict, judge
 from tests.conftest import or_leave_out
@@ -252,6 +254,36 @@ def test_a_sweep_may_pass_over_a_due_key_only_if_another_call_locks_it(
     calls = [*with_skips([OPENED, SWEEP, *other], locks_next=True)]
     of_key = (replace(call, nows=call.nows if start is None else ()) for call in calls if call.key == "key")
     assert search(*of_key, start=start).run(10).is_whole is is_whole
+
+
+@pytest.mark.proves("controls of concurrent histories")
+@pytest.mark.parametrize(("heard", "is_whole"), [(50, False), (49, True)], ids=["it answers", "it is silent"])
+def test_a_sweep_of_a_cluster_may_pass_over_a_due_key_only_if_its_node_does_not_answer(
+    heard: int, is_whole: bool
+) -> None:
+    sweep = replace(SWEEP, reply=replace(SWEEP.reply, times=(heard,) * BUCKETS))
+    assert search(OPENED, of_store(sweep, {})).run(10).is_whole is is_whole
+
+
+@pytest.mark.proves("controls of concurrent histories")
+def test_two_renewals_at_once_came_in_the_order_that_the_owners_tell_which_an_answer_names() -> None:
+    specification = Specification(offer=5, tombstone_ttl=100, start=10)
+    state = specification.first("epoch")
+    holders = [Acquire(f"{number}", "t", HOUR, limit=NAMED + 1) for number in range(NAMED + 1)]
+    calls = []
+    for now, operation in enumerate(
+        [
+            *holders,
+            Renew("1", "t", 2 * HOUR),
+            Renew("0", "t", 2 * HOUR),
+            Acquire("of none", "t", HOUR, NAMED + 1),
+        ],
+        start=1,
+    ):
+        reply, state = specification.do(state, operation, 100 * now)
+        calls.append(replace(answered(operation, 100 * now, 100 * now + 5, reply), nows=()))
+    calls[-3] = replace(calls[-3], end=calls[-2].end + 5)
+    assert search(*calls, start=10).run(10).is_whole
 
 
 def test_a_run_fails_that_has_shown_too_little() -> None:

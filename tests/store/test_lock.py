@@ -65,7 +65,7 @@ class Process:
 
     def end(self) -> tuple[str, str]:
         """Let it end, and return the rest of what it said, and its log."""
-        told, log = self.process.communicate("\n", timeout=100)
+        told, log = self.process.communicate("\n", timeout=300)
         assert self.process.returncode == 0, log
         return told, log
 

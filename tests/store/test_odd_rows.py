@@ -48,7 +48,6 @@ REFUSALS = (sqlite3.IntegrityError, psycopg.Error, pymysql.Error)
     broke="red before: many calls ended with a TypeError, and two never",
 )
 @pytest.mark.proves("damaged lock")
-@pytest.mark.timeout(300)
 @pytest.mark.parametrize("table", ["lock", "line", "holder", "part", "tombstone", "namespace"])
 @pytest.mark.parametrize(
     "kind", ["sqlite", *(pytest.param(kind, marks=pytest.mark.large) for kind in ("postgres", "maria"))]
@@ -95,7 +94,6 @@ def stranger(path: Path) -> Iterator[sqlite3.Cursor]:
 
 @pytest.mark.large
 @pytest.mark.proves("odd rows")
-@pytest.mark.timeout(300)
 def test_an_odd_word_in_any_field_of_redis_fails_calls_of_its_own_key_alone(
     redis_server: RedisServer, redis_url: str
 ) -> None:

@@ -380,7 +380,7 @@ KILLS = int(os.environ.get("KILLS", "60"))
 
 
 @pytest.mark.proves("SQLite, SIGKILL")
-@pytest.mark.timeout(60 + KILLS)
+@pytest.mark.timeout(600 + KILLS)
 def test_eight_processes_that_are_killed_at_any_moment_do_no_harm(
     path: Path, tmp_path: Path, fork: Callable[[Callable[[], object]], int]
 ) -> None:

@@ -48,7 +48,7 @@ class Plan:
     unfinished: float = 0.03
     fault: Fault = ""
     meets: str = ""
-    deadline: float = 90.0
+    deadline: float = 400.0
 
     def scaled(self, factor: float) -> Plan:
         """The same with so much more, or less, of everything but processes."""

@@ -62,7 +62,7 @@ def test_a_publisher_without_a_name_that_is_for_speed_sends_a_unique_call_once(
     lab = make_lab(module=SHOP, renamed=name)
     said = subprocess.run(
         [sys.executable, "-c", CALL_TWICE],
-        check=True, env=lab.environment, cwd=lab.folder, capture_output=True, text=True, timeout=60,
+        check=True, env=lab.environment, cwd=lab.folder, capture_output=True, text=True, timeout=300,
     )  # fmt: skip
     assert said.stdout.split() == ["published", "skipped"]
     assert lab.messages_at_the_broker() == 1
