@@ -9,12 +9,13 @@ from itertools import count
 from typing import Any
 
 from celery_exclusive.core.operations import Acquire, AcquireAlone, Held, Reap, Renew, Requeue, Restore
-from celery_exclusive.core.records import NAMED, NEVER, SECOND, by_expiry
+from celery_exclusive.core.records import NEVER, SECOND, by_expiry
 from celery_exclusive.stores.base import Reply, Snapshot, as_repeated
 from celery_exclusive.stores.memory import MemoryStore, _Key
 from tests.concurrent.calls import Asked, Call, Look, Tombstone
 
 HOUR = 3600 * SECOND
+TICK = SECOND // 10
 GRACE = 2 * SECOND
 """What memcached adds to each ttl."""
 _numbers = count()
@@ -28,7 +29,8 @@ class State:
     def __init__(self, kept: _Key, fence: int, epoch: str, start: int | None = None) -> None:
         """`start`: times are rounded to hours from then on. `normal` names the state so.
 
-        An answer names those of many holders that end first, so their order belongs to the name.
+        An answer names those of many holders that end first, and a sweep comes back within seconds to a dead
+        run that it may not recover yet: so the order of ends, and when the key is due, belong to the name.
         """
         self.kept, self.fence, self.epoch, self.start = kept, fence, epoch, start
         holders, entries = kept.holders.values(), sorted(kept.entries.values(), key=lambda entry: entry.seq)
@@ -39,7 +41,7 @@ class State:
         ends: list[str] = []
         if start is not None:
             fence = 0
-            due = due and _hours(due, start)
+            due = due and (_hours(due, start), min(due - start, HOUR // 2) // TICK)
             leases = [replace(it, expiry=_hours(it.expiry, start)) for it in holders]
             places = [
                 replace(
@@ -48,8 +50,7 @@ class State:
                 for it in entries
             ]
             stones = [(id, token) for id, (_, token) in kept.tombstones.items()]
-            if len(leases) > NAMED:
-                ends = [it.id for it in by_expiry(holders)]
+            ends = [it.id for it in by_expiry(holders)]
         limit = kept.limit if leases or places else 1
         self.normal = (
             limit,

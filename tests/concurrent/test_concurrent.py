@@ -286,6 +286,17 @@ def test_two_renewals_at_once_came_in_the_order_that_the_owners_tell_which_an_an
     assert search(*calls, start=10).run(10).is_whole
 
 
+@pytest.mark.proves("controls of concurrent histories")
+def test_a_sweep_that_finds_nothing_due_came_after_one_that_left_a_dead_run_for_later() -> None:
+    dies, nothing = Acquire("a", "t", 1, message=b"a", recovers=True), Reply(Applied(True))
+    calls = (
+        answered(dies, 150, 170, Reply(Granted(150))),
+        answered(Reap(recovers_until=0), 152, 157, nothing),
+        answered(Reap(), 500, 505, nothing),
+    )
+    assert search(*(replace(call, nows=()) for call in calls), start=10).run(10).is_whole
+
+
 def test_a_run_fails_that_has_shown_too_little() -> None:
     run = Run()
     run.left_out = ["maria"]
