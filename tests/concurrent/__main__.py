@@ -15,7 +15,9 @@ import tempfile
 import time
 from collections.abc import Collection, Iterator, Sequence
 from contextlib import ExitStack, closing
+from pathlib import Path
 
+from tests.concurrent.calls import write
 from tests.concurrent.client import Process
 from tests.concurrent.play import play
 from tests.concurrent.round import KEYS, Round
@@ -27,6 +29,9 @@ from tests.servers import NoServer
 CLIENTS = 6
 UNDECIDED = 0.05
 """The largest share of keys whose search may take too long. Such a key has shown nothing."""
+
+FAULTS = Path(".histories")
+"""Keeps the calls of each round with a fault, as its searches have read them."""
 
 OFTEN = 3
 """Rounds in one of which a trouble has to meet a call. All troubles of a run together always have to."""
@@ -121,7 +126,11 @@ def one(run: Run, name: str, stage: Stage, processes: list[Process], seed: int, 
             pushes=stage.pushes,
             patience=stage.patience,
         )
-        verdict = judge(play(plan, stage, processes, [troubles[it] for it in names]))
+        searches = play(plan, stage, processes, [troubles[it] for it in names])
+    verdict = judge(searches)
+    if verdict.faults:
+        FAULTS.mkdir(exist_ok=True)
+        write(FAULTS / f"{name}-{seed}.calls", [call for it in searches.values() for call in it.calls])
     print(
         f"{name:12} {seed:8} {verdict.calls:8} {verdict.unanswered:6} {verdict.states:8} "
         f"{verdict.undecided:9} {time.monotonic() - began:6.1f}  "
