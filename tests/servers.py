@@ -16,12 +16,15 @@ import tempfile
 import time
 from collections.abc import Callable, Iterator
 from contextlib import suppress
+from functools import cache
 from itertools import cycle
 from pathlib import Path
 from typing import Any
 
 import redis
 from typing_extensions import Self
+
+from tests.looks import looks
 
 # Below the range of outgoing ports: a client that connects while the server is down could else get the
 # server's port as its own, talk to itself, and keep the server from coming back.
@@ -285,26 +288,21 @@ class RedisServer(Server):
             return False
 
 
+@cache
 def _own_ports() -> Iterator[int]:
-    """Yield the ports of this process of a run, again and again.
+    """Return the ports of this process of a run, again and again.
 
     A client of a server that was stopped may try its port for long, and must not meet another test's server.
     """
-    number, count = (
-        os.environ.get("PYTEST_XDIST_WORKER", "gw0")[2:],
-        os.environ.get("PYTEST_XDIST_WORKER_COUNT"),
-    )
-    ports = [*PORTS[int(number) :: int(count or 1)]]
+    number = int(os.environ.get("PYTEST_XDIST_WORKER", "gw0")[2:])
+    ports = [*PORTS[number :: int(os.environ.get("PYTEST_XDIST_WORKER_COUNT", "1"))]]
     random.Random().shuffle(ports)  # not seeded: two runs side by side must differ
     return cycle(ports)
 
 
-_ports = _own_ports()
-
-
 def free_port() -> int:
     while True:
-        port = next(_ports)
+        port = next(_own_ports())
         with socket.socket() as probe:
             try:
                 probe.bind(("127.0.0.1", port))
@@ -314,9 +312,7 @@ def free_port() -> int:
 
 
 def wait_until(is_so: Callable[[], bool], what: str, seconds: float) -> None:
-    deadline, pause = time.monotonic() + seconds, 0.005
-    while not is_so():
-        if time.monotonic() > deadline:
-            raise TimeoutError(f"waited {seconds:g} s for {what}")
-        time.sleep(pause)
-        pause = min(1.2 * pause, 0.05)
+    for _ in looks(seconds):
+        if is_so():
+            return
+    raise TimeoutError(f"waited {seconds:g} s for {what}")

@@ -16,6 +16,7 @@ from tests.concurrent.calls import Asked, Call, Look, Tombstone
 
 HOUR = 3600 * SECOND
 TICK = SECOND // 10
+"""To which the time of the next sweep is rounded, if that is soon."""
 GRACE = 2 * SECOND
 """What memcached adds to each ttl."""
 _numbers = count()

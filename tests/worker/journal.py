@@ -11,6 +11,8 @@ from pathlib import Path
 from threading import Lock
 from typing import Any
 
+from tests.looks import looks
+
 Event = dict[str, Any]
 
 
@@ -117,15 +119,8 @@ def is_alive(pid: int) -> bool:
 
 
 def eventually(look: Callable[[], Any], what: str, timeout: float = 150) -> Any:
-    """Look again and again until there is something to see; a timeout is a failure, never a measurement.
-
-    The longer it takes, the less often it looks: ten that look cost what they wait for its time.
-    """
-    deadline, pause = time.monotonic() + timeout, 0.005
-    while True:
+    """Look again and again until there is something to see; a timeout is a failure, never a measurement."""
+    for _ in looks(timeout):
         if seen := look():
             return seen
-        if time.monotonic() > deadline:
-            raise AssertionError(f"waited {timeout:g} s in vain for {what}")
-        time.sleep(pause)
-        pause = min(1.2 * pause, 0.05)
+    raise AssertionError(f"waited {timeout:g} s in vain for {what}")
